@@ -18,7 +18,7 @@ from ..configuration.known_names import possible_model
 from ..configuration.live_definitions import LiveDefinitions
 from ..configuration.settings import Settings, load_settings
 from ..delegation.continuation import Continuations
-from ..delegation.submission_check import check_submission
+from ..delegation.submission_check import check_price, check_submission
 from ..jobs.changes import ChangeBundle
 from ..jobs.conversation import event_json
 from ..jobs.failures import (
@@ -51,7 +51,7 @@ from ..workspace.workspace import Workspace
 from .attachment import attach
 from .job_files import JobFiles
 from .job_reader import Ids, JobReader
-from .model_check import check_models, check_models_of_workers
+from .model_check import check_models, check_models_of_workers, is_worker_of_here
 
 WORKERS_SECONDS = 5.0
 """The age up to which workers' reports of their models are accepted when a job is submitted; before
@@ -218,6 +218,7 @@ class JobClient(JobReader):
             _check_model(spec.model)
         await _check_output_schemas([spec for spec, _ in jobs])
         await self._check_models([(spec.agent, spec.model) for spec, _ in jobs])
+        await asyncio.to_thread(self._check_prices, [spec for spec, _ in jobs])
         starts = {
             (folder, agent): await self.start_files(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
@@ -244,6 +245,17 @@ class JobClient(JobReader):
         with contextlib.suppress(LedgerUnavailable):  # stored: a worker's reaper dispatches them
             await self._admission.pump()
         return ids
+
+    def _check_prices(self, specs: Sequence[JobSpec]) -> None:
+        """Refuse budgets of money for models without a price, as far as the models are known.
+
+        Raises:
+            InvalidJob: There is such a job.
+        """
+        bounds = self._settings.limits.tree_bounds()
+        default = self._settings.model if is_worker_of_here(self._settings) else ""
+        for spec in specs:
+            check_price(spec, self.definitions[spec.agent], bounds, default)
 
     async def _check_models(self, models: Sequence[tuple[str, str | None]]) -> None:
         """Refuse jobs whose models their worker, or every worker, cannot ask.

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from ..configuration.settings import Settings, load_settings
 from ..jobs.accounts import JobAccount, OwnAccounts
 from ..jobs.approvals import Approval
+from ..jobs.budget import BudgetState
 from ..jobs.result import CollectionState, JobResult, Usage
 from ..jobs.spec import JobSpec
 from ..jobs.state import JobRecord, JobState
@@ -385,6 +386,13 @@ class JobReader:
     async def usage(self, job_id: str) -> Usage:
         """Return the usage of a job together with the jobs below it."""
         return (await self._records.usage([job_id]))[0]
+
+    async def budget(self, job_id: str) -> BudgetState:
+        """Return what is used, reserved and left of a job's budget, with the jobs below it.
+
+        Under the id of a tree's root it is that of the whole tree.
+        """
+        return (await self._records.budgets([job_id]))[0]
 
     async def accounts(self) -> AsyncGenerator[Accounts, None]:
         """Yield what each job whose record still exists has used itself, newest first, in parts."""

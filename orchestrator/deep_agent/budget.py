@@ -15,7 +15,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
@@ -30,6 +30,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from .dangling_calls import is_frameworks
+from .failures import BudgetUsedUp
 from .messages import is_reply, text_of
 from .models.tokens import ModelUsage, reply_usage, summary_calls
 from .prompts import LAST_REPLY
@@ -67,6 +68,20 @@ class Account:
     """Part of the limits' names: with `tree_`, `max_tokens` is reported as `max_tree_tokens`."""
     whose: str = ""
     """Whose limits they are: text that follows their value in messages."""
+    least_call: ModelUsage = field(default_factory=ModelUsage)
+    """The least that the next call reserves; a smaller rest of a limit is no room for it."""
+
+    def no_room(self, *, is_money: bool, used: float, needed: float) -> str:
+        """Return a sentence about the limit that has no room for a call.
+
+        Args:
+            is_money: Whether it is that of money; else it is that of tokens.
+            used: What is used of it, in US dollars or tokens.
+            needed: What the call has to reserve.
+        """
+        name = "cost_usd" if is_money else "tokens"
+        most = self.limits.max_cost_usd if is_money else self.limits.max_tokens
+        return _limit_reached(f"max_{self.scope}{name}", most or 0, used, self.whose, needed)
 
 
 Accounts = Callable[[ModelUsage], Awaitable[Sequence[Account]]]
@@ -154,6 +169,11 @@ class Budget:
         self.usage = replace(self.usage, model_calls=self.usage.model_calls + 1)
         return room
 
+    def refuse_model_call(self, reason: str) -> None:
+        """Take a counted model call back: a shared account has no room for it."""
+        self.reached = reason
+        self.usage = replace(self.usage, model_calls=self.usage.model_calls - 1)
+
     def add_model_reply(self, model: str, used: ModelUsage) -> None:
         """Add what a reply used."""
         if self._price is not None:
@@ -212,11 +232,13 @@ class Budget:
 
 def _rooms(account: Account, last: ModelUsage) -> list[tuple[str | None, str]]:
     """Return whether an account has room for the next call, for each of its limits."""
-    limits, used = account.limits, account.used
+    limits, used, least = account.limits, account.used, account.least_call
+    next_tokens = max(last.tokens, least.tokens)
+    next_cost = max(last.cost_usd or 0, least.cost_usd or 0)
     measures = (
         ("model_calls", limits.max_model_calls, used.model_calls, 1),
-        ("tokens", limits.max_tokens, used.tokens, last.tokens),
-        ("cost_usd", limits.max_cost_usd, used.cost_usd or 0, last.cost_usd or 0),
+        ("tokens", limits.max_tokens, used.tokens, next_tokens),
+        ("cost_usd", limits.max_cost_usd, used.cost_usd or 0, next_cost),
     )
     return [
         _room(f"max_{account.scope}{name}", most, spent, next_call, account.whose)
@@ -234,8 +256,11 @@ def _room(
     return _limit_reached(name, most, used, whose), room
 
 
-def _limit_reached(name: str, most: float, used: float, whose: str = "") -> str:
-    return f"{_limit_prefix(name)}={most:g}{whose} is reached ({used:.6g} used)."
+def _limit_reached(
+    name: str, most: float, used: float, whose: str = "", needed: float | None = None
+) -> str:
+    need = "" if needed is None else f", and a model call may need {needed:.6g}"
+    return f"{_limit_prefix(name)}={most:g}{whose} is reached ({used:.6g} used{need})."
 
 
 def _limit_prefix(name: str) -> str:
@@ -363,6 +388,16 @@ class BudgetPlugin(BasePlugin):
             llm_request.append_instructions([LAST_REPLY])
             self._last_reply_of.add(callback_context.invocation_id)
         return None
+
+    async def on_model_error_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> LlmResponse | None:
+        """Reply in the place of a model that a shared account has no room for."""
+        del llm_request
+        if not isinstance(error, BudgetUsedUp):
+            return None
+        self.budget(callback_context).refuse_model_call(str(error))
+        return _text_response(f"{error} The work ended here, before it was finished.")
 
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse

@@ -11,6 +11,7 @@
     ├── ModelClosed            it was not asked, or not again: its quota is used up, or it is away
     ├── ModelContextExceeded   the request is longer than the model's context window
     │   └── ModelContextSuspected  the service rejected it, perhaps because it is too long
+    ├── BudgetUsedUp           a budget that runs share has no room for the request
     ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
     ├── AmbiguousTool          two tools have the same name
     └── ScriptFailed           a scripted model has no matching reply
@@ -89,6 +90,10 @@ class ModelContextExceeded(ModelFailed):
 
 class ModelContextSuspected(ModelContextExceeded):
     """The service rejected the request for a reason that may be its length; a shorter one shows."""
+
+
+class BudgetUsedUp(ModelFailed):
+    """A budget has no room for the request; the message says which limit is reached."""
 
 
 class UnknownGuardedTool(ModelFailed):

@@ -14,7 +14,7 @@ from ..configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from ..jobs.ceilings import Ceilings
 from ..jobs.failures import ChoiceRefused, InvalidJob
 from ..jobs.network_names import Network, is_covered
-from ..jobs.spec import CallerPolicy, JobSpec, Limits
+from ..jobs.spec import CallerPolicy, JobSpec, Limits, TreeBounds
 
 SCRIPTED = "scripted:"
 """The beginning of the name of a model whose replies are in a file of the worker's host."""
@@ -57,6 +57,40 @@ def check_submission(
     if spec.parent_id is None:  # those of other jobs are what a worker has made of their parents'
         _check_verify(spec, policy, definition)
         _check_limits(spec, policy, own)
+
+
+def check_price(spec: JobSpec, definition: AgentDefinition, bounds: TreeBounds, model: str) -> None:
+    """Refuse a budget of money for a job with a model whose price is not known.
+
+    The installation's default limit is not meant: it binds each job alone, as far as prices are
+    known.
+
+    Args:
+        spec: The job.
+        definition: The definition of its agent.
+        bounds: The limits of a tree.
+        model: The model if neither the job nor its agent names one; empty if it is not known.
+
+    Raises:
+        InvalidJob: There is no price for the model, or for one of its fallbacks.
+    """
+    limits = spec.limits.over(definition.job_limits())
+    is_bound = limits.max_cost_usd is not None or bounds.max_tree_cost_usd is not None
+    if not is_bound or definition.a2a is not None:
+        return
+    from ..deep_agent import ModelUsage, price  # noqa: PLC0415 - few jobs have such a budget
+
+    for part in (spec.model or definition.model or model).split(","):
+        if (name := part.strip()) and price(name, ModelUsage()) is None:
+            raise InvalidJob(without_price(name))
+
+
+def without_price(model: str) -> str:
+    """Return why a job with a budget of money cannot use a model whose price is not known."""
+    return (
+        f"max_cost_usd cannot be kept with {model[:SHOWN_CHARACTERS]}, whose price is not known: "
+        "give max_tokens in its place, or another model."
+    )
 
 
 def check_commands(

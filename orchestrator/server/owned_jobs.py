@@ -29,6 +29,7 @@ from ..client.job_pages import JobFilter, JobPage
 from ..configuration.agent_definitions import AgentDefinitions
 from ..configuration.api_settings import EVERYBODY, Scope
 from ..jobs.approvals import Approval
+from ..jobs.budget import BudgetState
 from ..jobs.changes import ChangeBundle
 from ..jobs.failures import (
     BlobMissing,
@@ -274,6 +275,11 @@ class OwnedJobs:
         """Return the usage of a job and the jobs below it together."""
         await self._read(job_id)
         return await self._client.usage(job_id)
+
+    async def budget(self, job_id: str) -> BudgetState:
+        """Return what is used, reserved and left of the budget of a job and the jobs below it."""
+        await self._read(job_id)
+        return await self._client.budget(job_id)
 
     async def usages(self, records: Sequence[JobRecord]) -> list[Usage]:
         """Return the usage of each of the caller's jobs, together with the jobs below it."""

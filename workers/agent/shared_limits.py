@@ -1,13 +1,13 @@
 """The limits that a job shares with others: budgets of its tree, and the rates of models.
 
 The ledger holds what was used, charged with each entry of a journal. It is read before every model
-call, so concurrent jobs exceed a limit by no more than the calls that are in progress.
+call, so that the last one that fits sums up; what a call may use is reserved (`reservations.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -42,6 +42,8 @@ class SharedBudget:
         self.used_by_descendants = ModelUsage()
         """What the job's descendants had used when it was last read; zero if no budget was set for
         the job."""
+        self.least_call = ModelUsage()
+        """The least that a model call of the job reserves, by its last one."""
 
     async def read(self, own: ModelUsage) -> list[Account]:
         """Return the accounts as they are now.
@@ -52,15 +54,26 @@ class SharedBudget:
         Raises:
             LedgerUnavailable: Redis does not answer for a long time.
         """
-        if self._shared is None:
-            self._shared = await through_outage(self._find)
-        ids = [job_id for job_id, _ in self._shared]
+        shared = await self.accounts()
+        ids = [job_id for job_id, _ in shared]
         found = await through_outage(partial(self._services.ledger.usage, ids)) if ids else []
         used = [model_usage(usage) for usage in found]
         if (all_used := dict(zip(ids, used, strict=True)).get(self._spec.id)) is not None:
             self.used_by_descendants = _difference(all_used, own)
-        accounts = [account for _, account in self._shared]
-        return [replace(account, used=now) for account, now in zip(accounts, used, strict=True)]
+        return [
+            replace(account, used=now, least_call=self.least_call)
+            for (_, account), now in zip(shared, used, strict=True)
+        ]
+
+    async def accounts(self) -> Sequence[tuple[str, Account]]:
+        """Return the accounts without what was used, each with the id of its job or tree.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer for a long time.
+        """
+        if self._shared is None:
+            self._shared = await through_outage(self._find)
+        return self._shared
 
     async def _find(self) -> list[tuple[str, Account]]:
         """Return the accounts that bind the job: its own, its ancestors' and its tree's."""

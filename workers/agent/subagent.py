@@ -50,6 +50,7 @@ from fanout.orchestrator.deep_agent import (
     last_reply,
     preload_client,
     price,
+    reserving,
     results_event,
     say_ending,
     summary_of,
@@ -88,6 +89,7 @@ from .checkpoint import CheckpointPlugin, Checkpoints
 from .delegation.children import AwaitedTasks, Children
 from .history import Decisions, History, repair_events, waiting_approvals
 from .model_access import JobModelStates, model_names
+from .reservations import JobReservations
 from .services import JobServices
 from .session_journal import (
     LINE_CHARACTERS,
@@ -291,6 +293,9 @@ class Subagent:
         self._turns = turns
         self._streaming = text_mode(streamed=factory.stream_text)
         self._shared = SharedBudget(services, spec)
+        self._reservations = JobReservations(
+            services.ledger.reservations, self._shared, lease, journal
+        )
         self._used = JobUsage(self._shared)
         self.children = Children(
             services,
@@ -416,7 +421,11 @@ class Subagent:
             **start,
         )
         try:
-            with watched_by(self._journal.activity), asked_through(self._model_states):
+            with (
+                watched_by(self._journal.activity),
+                asked_through(self._model_states),
+                reserving(self._reservations),
+            ):
                 async with contextlib.aclosing(run) as stream:
                     async for event in stream:
                         await live_log.add(event)

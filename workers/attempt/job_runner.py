@@ -34,8 +34,8 @@ from fanout.orchestrator.jobs.result import (
     ResultSoFar,
     Unfinished,
 )
-from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim, ModelWait
 from fanout.orchestrator.jobs.totals import (
     ATTEMPT_FAILURES,

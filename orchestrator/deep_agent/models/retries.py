@@ -51,6 +51,7 @@ from .errors import (
 from .facts import context_window
 from .rate_limiter import LimitedRequest, RateLimiter
 from .replies import clean_reply, settle_ending, unusable
+from .reservations import ReservedRequests
 from .states import HeldRequest, earliest
 
 GEMINI_MIN_TOKENS = 32_768
@@ -285,7 +286,8 @@ class ResilientModel(BaseLlm):
 
         Raises:
             ModelFailed: No model replied; the last model's failure.
-            Exception: Whatever the rate limiter raises.
+            BudgetUsedUp: A shared budget has no room for the request.
+            Exception: Whatever the rate limiter or the reservations raise.
         """
         responses = self._first_reply(llm_request, stream=stream)
         try:
@@ -306,7 +308,10 @@ class ResilientModel(BaseLlm):
             if failures:
                 _log_fallback(*failures[-1], name)
             is_last = candidate is asked[-1][0]
-            replies = self._replies(candidate, name, llm_request, stream=stream, is_last=is_last)
+            reserved = ReservedRequests(candidate.model)
+            replies = self._replies(
+                candidate, name, llm_request, reserved, stream=stream, is_last=is_last
+            )
             try:
                 async with contextlib.aclosing(replies):
                     async for response in replies:
@@ -315,6 +320,8 @@ class ResilientModel(BaseLlm):
                 failures.append((name, none.failure))
             else:
                 return
+            finally:
+                await reserved.close()
         raise earliest([failure for _, failure in failures])
 
     def _asked(self) -> list[tuple[BaseLlm, str]]:
@@ -328,7 +335,14 @@ class ResilientModel(BaseLlm):
         return list(zip(self.candidates, names, strict=True))
 
     async def _replies(
-        self, candidate: BaseLlm, name: str, llm_request: LlmRequest, *, stream: bool, is_last: bool
+        self,
+        candidate: BaseLlm,
+        name: str,
+        llm_request: LlmRequest,
+        reserved: ReservedRequests,
+        *,
+        stream: bool,
+        is_last: bool,
     ) -> AsyncGenerator[LlmResponse, None]:
         """Yield one model's reply, after retries.
 
@@ -351,6 +365,10 @@ class ResilientModel(BaseLlm):
             request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
             if request.config.max_output_tokens is None:
                 request.config.max_output_tokens = self.max_output_tokens
+            try:
+                await reserved.reserve(request)
+            except ModelDenied as unpriced:
+                raise _NoReply(unpriced) from None
             limited = LimitedRequest(self.rate_limiter, name, request)
             asked_at = time.monotonic()
             if not await self._may_send(limited, is_last=is_last):
@@ -358,10 +376,12 @@ class ResilientModel(BaseLlm):
             if attempt or time.monotonic() - asked_at > WAITED_SECONDS:
                 await _ask(held)
             progress.asked(name, attempt + 1)
+            reserved.sent()
             try:
                 responses = self._responses(candidate, request, streams)
                 async with contextlib.aclosing(responses):
                     async for response in responses:
+                        await reserved.note(response)
                         await held.answered()
                         if response.partial:
                             progress.received(_characters(response))
@@ -371,6 +391,7 @@ class ResilientModel(BaseLlm):
                         limited.note(response)
                         yield response
             except Exception as error:  # noqa: BLE001 - every exception is translated
+                await reserved.failed(error)
                 failure = translated(error, candidate.model)
                 progress.failed(str(failure.status or "no usable reply"))
                 if watched and not replied and self._may_not_stream(name, failure):

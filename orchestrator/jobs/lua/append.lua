@@ -68,6 +68,28 @@ local function keep_payloads(id, number)
   return bytes
 end
 
+-- Frees what the answered calls of a job hold: an event that reports them is charged. What they have
+-- used beside that, as those do that no event reports, is charged too.
+local function free_answered(id, ids, used)
+  local calls, model = key('dispatch', 'calls', id), ''
+  local left = {input = 0, output = 0, nanodollars = 0}
+  local stored = redis.call('HGETALL', calls)
+  for at = 1, #stored, 2 do
+    local call = read_call(stored[at + 1])
+    if call.is_answered then
+      redis.call('HDEL', calls, stored[at])
+      hold(ids, call, -1)
+      for what in pairs(left) do left[what] = left[what] + call[what] end
+      model = call.model
+    end
+  end
+  local function beside(what, name, scale)
+    return math.max(0, left[what] - math.floor((tonumber(used[name]) or 0) * scale + 0.5))
+  end
+  spend(ids, {input = beside('input', 'input_tokens', 1), model = model,
+    output = beside('output', 'output_tokens', 1), nanodollars = beside('nanodollars', 'cost_usd', 1e9)})
+end
+
 local NOTED = {verify = true, landing = true, ['child.landed'] = true}
 local id, line, request, token = ARGV[2], ARGV[6], key('appended', ARGV[7]), ARGV[9]
 local known = redis.call('GET', request)
@@ -83,18 +105,12 @@ redis.call('SET', request, event, 'EX', ARGV[8])
 if job[2] and NOTED[ARGV[3]] then note(id, ARGV[3], cjson.decode(ARGV[5])) end
 if line ~= '' then redis.call('HSET', key('job', id), 'last_event', line) end
 if not ARGV[charges] then return event end
-local function charge(charged)
-  for at = charges, #ARGV, 2 do
+local ids, used = charged_to(id), {}
+for at = charges, #ARGV, 2 do
+  used[ARGV[at]] = ARGV[at + 1]
+  for _, charged in ipairs(ids) do
     redis.call('HINCRBYFLOAT', key('usage', charged), ARGV[at], ARGV[at + 1])
   end
 end
-local root, is_charged = job[2], false
-while id and id ~= '' do
-  local above = redis.call('HMGET', key('job', id), 'root', 'parent')
-  if not above[1] then break end
-  charge(id)
-  is_charged = is_charged or id == root
-  id = above[2]
-end
-if root and not is_charged then charge(root) end
+if used.model_calls then free_answered(id, ids, used) end
 return event

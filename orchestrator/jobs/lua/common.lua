@@ -39,6 +39,11 @@
 --   dispatch:stored_jobs, dispatch:stored_bytes   hashes: how many jobs are stored and about how many
 --                    bytes they take, by account: all; tenant:<tenant> and owner:<owner> for the jobs of
 --                    callers
+--   dispatch:calls:<job>   hash: a running job's calls of models that are not charged yet, and what each
+--                    has reserved: see `read_call`
+--   dispatch:reserved:<job>  hash: what the calls of a job and its descendants have reserved (tokens,
+--                    nanodollars), and the limits that hold for them (max_tokens, max_nanodollars); under
+--                    a tree's root id, of the whole tree
 --   dispatch:starved sorted set: queued jobs that were given back because Redis had no memory left, by
 --                    when they end if it still has none
 --   dispatch:unlinked:<job>  set: the jobs after which a job runs, as far as nobody has looked whether they
@@ -547,9 +552,76 @@ local function end_work(id)
   end
 end
 
+-- Returns the jobs to which is charged what a job uses: itself and those above it, as far as they exist,
+-- and its tree.
+local function charged_to(id)
+  local root, ids, has_root = redis.call('HGET', key('job', id), 'root'), {}, false
+  while id and id ~= '' do
+    local above = redis.call('HMGET', key('job', id), 'root', 'parent')
+    if not above[1] then break end
+    ids[#ids + 1] = id
+    has_root = has_root or id == root
+    id = above[2]
+  end
+  if root and not has_root then ids[#ids + 1] = root end
+  return ids
+end
+
+-- A call as it is stored: its input tokens, its output tokens, their price in billionths of a dollar,
+-- whether it was answered (then these are what it used, not what it may use), and its model.
+local function read_call(stored)
+  local input, output, nanodollars, answered, model = string.match(stored,
+    '^(%d+) (%d+) (%d+) (%d) (.*)$')
+  return {input = tonumber(input), output = tonumber(output), nanodollars = tonumber(nanodollars),
+    is_answered = answered == '1', model = model}
+end
+
+local function write_call(call)
+  return string.format('%.0f %.0f %.0f %d %s', call.input, call.output, call.nanodollars,
+    call.is_answered and 1 or 0, call.model)
+end
+
+-- Reserves what a call may use of all budgets above it; with -1 it is free again.
+local function hold(ids, call, sign)
+  for _, id in ipairs(ids) do
+    local reserved = key('dispatch', 'reserved', id)
+    redis.call('HINCRBY', reserved, 'tokens', sign * (call.input + call.output))
+    redis.call('HINCRBY', reserved, 'nanodollars', sign * call.nanodollars)
+  end
+end
+
+-- Charges what a call has used and no event of a journal reports.
+local function spend(ids, call)
+  local used = {input_tokens = call.input, output_tokens = call.output,
+    cost_usd = string.format('%.9f', call.nanodollars / 1e9)}
+  for _, id in ipairs(ids) do
+    for name, amount in pairs(used) do
+      if tonumber(amount) > 0 then
+        redis.call('HINCRBYFLOAT', key('usage', id), name, amount)
+        redis.call('HINCRBYFLOAT', key('usage', id), name .. '@' .. call.model, amount)
+      end
+    end
+  end
+end
+
+-- Charges what the calls of an attempt had reserved that ends before they did: nobody knows what they
+-- have used.
+local function lapse_calls(id)
+  local calls = redis.call('HVALS', key('dispatch', 'calls', id))
+  if #calls == 0 then return end
+  local ids = charged_to(id)
+  for _, stored in ipairs(calls) do
+    local call = read_call(stored)
+    hold(ids, call, -1)
+    spend(ids, call)
+  end
+  redis.call('DEL', key('dispatch', 'calls', id))
+end
+
 -- Releases all slots that an attempt, or a job in transit, holds; its time does not run any more.
 local function release_slots(id, root, host)
   end_work(id)
+  lapse_calls(id)
   local job = queue_fields(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('transit'), id)

@@ -70,7 +70,8 @@ local function forget_job(id)
   if job[1] then
     redis.call('ZREM', key('tree', job[1]), id)
     if redis.call('EXISTS', key('tree', job[1])) == 0 then
-      redis.call('DEL', key('offspring', job[1]), key('usage', job[1]))
+      redis.call('DEL', key('offspring', job[1]), key('usage', job[1]),
+        key('dispatch', 'reserved', job[1]))
     end
   end
   if job[2] and job[2] ~= '' then redis.call('SREM', key('children', job[2]), id) end
@@ -80,5 +81,5 @@ local function forget_job(id)
   redis.call('UNLINK', key('job', id), key('spec', id), key('result', id), key('journal', id),
     key('journal', 'payloads', id), key('children', id), key('notify', 'of', id),
     key('dispatch', 'working', id))
-  if id ~= job[1] then redis.call('DEL', key('usage', id)) end
+  if id ~= job[1] then redis.call('DEL', key('usage', id), key('dispatch', 'reserved', id)) end
 end

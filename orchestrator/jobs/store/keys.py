@@ -59,6 +59,10 @@ class Keys:
         """Hash: the usage of a job and its descendants; under a root id, of the whole tree."""
         return f"{self.prefix}:usage:{job_id}"
 
+    def reserved(self, job_id: str) -> str:
+        """Hash: what calls of models have reserved of a job's budget; as for `usage`."""
+        return f"{self.prefix}:dispatch:reserved:{job_id}"
+
     def messages(self, job_id: str) -> str:
         """List: the messages to a job that has not ended."""
         return f"{self.prefix}:messages:{job_id}"

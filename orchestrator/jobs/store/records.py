@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from ..accounts import JobAccount, read_account
 from ..approvals import Approval
+from ..budget import BudgetState, read_budget
 from ..failures import UnknownJob
 from ..policy import AdmissionPolicy
 from ..result import JobResult, ResultSoFar, Usage
@@ -432,6 +433,16 @@ class Records:
         """Return the usage of each job with its descendants; under a root id, the whole tree's."""
         found = await self._hashes(map(self._keys.usage, ids))
         return [read_account(fields).usage for fields in found]
+
+    async def budgets(self, ids: Sequence[str]) -> list[BudgetState]:
+        """Return the budget of each job with its descendants; under a root id, the whole tree's."""
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hgetall(self._keys.usage(job_id))
+                    pipe.hgetall(self._keys.reserved(job_id))
+                found = await pipe.execute()
+        return list(map(read_budget, found[::2], found[1::2]))
 
     async def accounts(self, ids: Sequence[str]) -> list[JobAccount]:
         """Return what those jobs that exist have used, each with all jobs below it.

@@ -194,8 +194,14 @@ async def get(
 async def _view(jobs: Jobs, job_id: str) -> JobView:
     record = await jobs.get(job_id)
     result = await jobs.result(job_id)
-    usage = await jobs.usage(job_id)
-    return JobView(**record.model_dump(), result=result, usage=usage, links=links(job_id))
+    budget = await jobs.budget(job_id)
+    return JobView(
+        **record.model_dump(),
+        result=result,
+        usage=budget.used,
+        budget=budget,
+        links=links(job_id),
+    )
 
 
 @router.get("/jobs/{job_id}/result")

@@ -19,6 +19,7 @@ from ...approvals import Decision, InterruptOn
 from ...configuration.agent_definitions import COORDINATOR
 from ...jobs.approvals import Approval
 from ...jobs.bounds import MAX_KEY_CHARACTERS
+from ...jobs.budget import BudgetState
 from ...jobs.result import JobResult, Usage
 from ...jobs.spec import (
     MAX_AFTER,
@@ -180,6 +181,8 @@ class JobView(JobRecord):
     result: JobResult | None = None
     usage: Usage | None = None
     """What it and the jobs below it have used together."""
+    budget: BudgetState | None = None
+    """What of its limits for tokens and money is used, reserved for model calls, and left."""
     links: dict[str, str] = Field(default_factory=dict)
 
 

@@ -223,10 +223,12 @@ async def get(
     if wait:
         await jobs.wait(run_id, wait)
     record = await _run(jobs, run_id)
+    budget = await jobs.budget(run_id)
     return RunView(
         **record.model_dump(),
         result=await jobs.result(run_id),
-        usage=await jobs.usage(run_id),
+        usage=budget.used,
+        budget=budget,
         jobs=dict((await jobs.tree_states([record]))[0]),
         links=links(run_id),
     )
