@@ -93,6 +93,7 @@ class JobExecution:
                 services=services,
                 default_model=settings.model,
                 max_output_tokens=settings.max_output_tokens,
+                max_result_tokens=settings.max_result_tokens,
                 rate_limiter=rate_limiter,
                 create_remote=_create_remote_agent,
                 stream_text=settings.worker.stream_text,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
@@ -24,11 +25,13 @@ from ..cancellation import uninterrupted
 from ..client import JobClient
 from ..configuration.agent_definitions import COORDINATOR
 from ..deep_agent import (
+    MAX_RESULT_TOKENS,
     DelegationStyle,
     Emit,
     ProgressTool,
     TaskResult,
     TaskSteps,
+    bounded_contents,
     combined_answer,
     with_progress,
 )
@@ -83,6 +86,14 @@ class TaskToolset(BaseToolset):
         self._agents = client.definitions.callable_by(client.definitions[agent])
         self._delegation = delegation
         self._tasks = ClientTasks(client, workspace, self._agents, interrupt_on or {})
+
+    async def process_llm_request(
+        self, *, tool_context: ToolContext, llm_request: LlmRequest
+    ) -> None:
+        """Bound the results of tasks in a request of an agent that does not do that itself."""
+        del tool_context
+        tools = await self.get_tools()
+        bounded_contents(llm_request, {tool.name: tool for tool in tools}, MAX_RESULT_TOKENS)
 
     @property
     def instruction(self) -> str:
@@ -155,7 +166,7 @@ class ClientTasks:
             spec = self._spec(item, number, call_id, tool_context)
             job_id = spec.id
             await self._follow(spec, emit)
-            return await self.collect(job_id)
+            return await self.collect(job_id, spec.agent)
         except Exception as failure:  # noqa: BLE001 - a tool that raises would end its siblings
             return failed_task(failure, job_id)
 
@@ -190,7 +201,7 @@ class ClientTasks:
                 return record
         raise UnknownJob(f"There is no task {job_id} in this conversation; list_tasks shows them.")
 
-    async def collect(self, job_id: str) -> TaskResult:
+    async def collect(self, job_id: str, agent: str) -> TaskResult:
         """Wait for a job's end and return its result; its changes are merged if it succeeded.
 
         Merging again changes nothing. Changes of a job that did not succeed can be viewed and
@@ -198,8 +209,9 @@ class ClientTasks:
         """
         result = await self._client.wait(job_id)
         if not result.success:
-            return task_result(result, None)
-        return task_result(result, await self._client.merge(result, self._workspace))
+            return task_result(result, None, agent=agent)
+        merged = await self._client.merge(result, self._workspace)
+        return task_result(result, merged, agent=agent)
 
     async def wait(
         self, job_ids: Sequence[str], seconds: float, tool_context: ToolContext
@@ -224,8 +236,8 @@ class ClientTasks:
 
     async def _collect_own(self, job_id: str, tool_context: ToolContext) -> TaskResult:
         try:
-            await self.find(job_id, tool_context)
-            return await self.collect(job_id)
+            record = await self.find(job_id, tool_context)
+            return await self.collect(job_id, record.agent)
         except Exception as failure:  # noqa: BLE001 - the other tasks' results would be lost
             return failed_task(failure, job_id)
 

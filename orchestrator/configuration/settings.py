@@ -255,6 +255,9 @@ class Settings(BaseSettings):
     max_output_tokens: int | None = Field(default=None, ge=1)
     """The most output tokens of one reply of a model, set for workers, for agents whose definition
     sets no limit; unset: the limit of the model's service, 16,000 for Claude."""
+    max_result_tokens: int = Field(default=8_000, ge=2_500)
+    """What the results of any number of tasks add to an agent's next request at most, in tokens,
+    set for workers. Each whole result is in the agent's `/task_results`."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
     """The rate limits by model, under the name with which it is used: `requests_per_minute` and
     `tokens_per_minute`, over all workers and coordinators, which need the same setting; other

@@ -56,16 +56,18 @@ from .context.compaction import context_summary as context_summary
 
 # Long conversations
 from .context.compaction import later_than as later_than
-from .context.eviction import evict_results as evict_results
 from .context.summarization import SummarizationConfig as SummarizationConfig
 from .create import create_deep_agent as create_deep_agent
 from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
+from .create import settle_results as settle_results
 from .dangling_calls import DanglingCall as DanglingCall
 from .dangling_calls import answered as answered
 from .dangling_calls import unanswered_calls as unanswered_calls
 
 # Sub-agents in this process, and calls with deferred results
+from .delegation.bounded_results import MAX_RESULT_TOKENS as MAX_RESULT_TOKENS
+from .delegation.bounded_results import bounded_contents as bounded_contents
 from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
@@ -186,6 +188,7 @@ from .structured_output import OutputMismatch as OutputMismatch
 from .structured_output import OutputSchema as OutputSchema
 from .tool import MethodTool as MethodTool
 from .tool import ProgressTool as ProgressTool
+from .tool import about_tasks as about_tasks
 from .tool import polling as polling
 from .tool import tabular as tabular
 from .tools.documents import text_of_html as text_of_html

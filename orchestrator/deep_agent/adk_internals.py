@@ -93,6 +93,9 @@ TOOLS = "agent_tools"
 StepCallback = Callable[[InvocationContext, LlmRequest], Awaitable[Iterable[Event]]]
 """A middleware's `before_step`."""
 
+ResultsCallback = Callable[[Event, Mapping[str, BaseTool], Mapping[str, Any]], Awaitable[None]]
+"""A middleware's `after_tools`."""
+
 
 def self_contained_prefix(events: Sequence[Event], all_events: Sequence[Event]) -> Sequence[Event]:
     """Return the longest beginning of messages after which no call is open.
@@ -203,6 +206,8 @@ class DeepLlmAgent(LlmAgent):
 
     before_step_callback: list[Any] = Field(default_factory=list, exclude=True)
     """Each is a `StepCallback`; they are called in order."""
+    after_tools_callback: list[Any] = Field(default_factory=list, exclude=True)
+    """Each is a `ResultsCallback`; they are called in order."""
 
     @property
     def _llm_flow(self) -> BaseLlmFlow:
@@ -217,12 +222,35 @@ class DeepLlmAgent(LlmAgent):
         try:
             async with aclosing(super()._run_async_impl(ctx)) as events:
                 async for event in events:
+                    if event.author == self.name and not event.partial:
+                        await self.settle_results(event, ctx.session.state, ctx)
                     yield event
         except asyncio.CancelledError as error:
             # A frame of ADK refers to the error, whose traceback refers to it: all that the agent
             # had would be left to the garbage collector. ADK's runner keeps this error to itself.
             traceback.clear_frames(error.__traceback__)
             raise
+
+    async def settle_results(
+        self, event: Event, state: Mapping[str, Any], context: InvocationContext | None = None
+    ) -> None:
+        """Have the middleware see the results in an event before it is stored.
+
+        Args:
+            event: The event, which may be changed; one without results is left alone.
+            state: The session's state before the event.
+            context: ADK's context of the run; None between two runs, where the tools of toolsets
+                are not known.
+        """
+        if not self.after_tools_callback or not event.get_function_responses():
+            return
+        found = [tool for tool in self.tools if isinstance(tool, BaseTool)]
+        if context is not None:  # without a cache no request was made in this run yet
+            known = context.canonical_tools_cache
+            found = known or await self.canonical_tools(ReadonlyContext(context))
+        tools = {tool.name: tool for tool in found}
+        for callback in self.after_tools_callback:
+            await callback(event, tools, state)
 
 
 class _BeforeStep(BaseLlmRequestProcessor):

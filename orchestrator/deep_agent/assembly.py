@@ -28,6 +28,11 @@ from .backends.state import StateBackend
 from .context.eviction import Eviction, with_artifacts
 from .context.summarization import Summarization, SummarizationConfig
 from .dangling_calls import DanglingCalls
+from .delegation.bounded_results import (
+    LEAST_RESULT_TOKENS,
+    MAX_RESULT_TOKENS,
+    BoundedResults,
+)
 from .delegation.deferred import DeferredResults
 from .delegation.inheritance import AgentTool, Inheritance
 from .delegation.roster import (
@@ -140,6 +145,8 @@ class Assembly:
         inherited_permissions: The rules of the agents that delegate to this one: the strictest of
             all lists applies.
         summarization: When and how a long conversation is summarized; defaults when not given.
+        max_result_tokens: What the results of any number of tasks add to the next request at most;
+            2,500 or more. Each whole result is in `/task_results`.
         model_profile: The edit tools and the prompt for this model; from the table in
             `models/facts.py` when not given.
         name: Converted to an identifier, as ADK requires: `general-purpose` becomes
@@ -178,6 +185,7 @@ class Assembly:
     permissions: Sequence[Permission] = ()
     inherited_permissions: Sequence[Sequence[Permission]] = ()
     summarization: SummarizationConfig | None = None
+    max_result_tokens: int = MAX_RESULT_TOKENS
     model_profile: ModelProfile | None = None
     name: str = "deep_agent"
     description: str = ""
@@ -193,6 +201,8 @@ class Assembly:
             is_letters = kinds is _LIST[0] and isinstance(value, (str, bytes, Mapping))
             if value is not None and (is_letters or not isinstance(value, kinds)):
                 raise ValueError(f"{name} has to be {words}, not {one_line(repr(value), 80)}.")
+        if self.max_result_tokens < LEAST_RESULT_TOKENS:
+            raise ValueError(f"max_result_tokens has to be {LEAST_RESULT_TOKENS:,} or more.")
 
     def agent(self) -> LlmAgent:
         """Return the agent.
@@ -251,6 +261,7 @@ class Assembly:
                 [*self._built_in, *self._delegation, *self.middleware],
                 self._own_tools,
             ),
+            BoundedResults(self.max_result_tokens, [tool.name for tool in self._chosen]),
             # It replaces results, and those after it do not get a result that is replaced.
             Eviction([tool.name for tool in self._chosen]),
         ]
@@ -358,6 +369,7 @@ class Assembly:
             limits=self.subagent_limits or SubAgentLimits(),
             loops=self.loops,
             summarization=self._summarization,
+            max_result_tokens=self.max_result_tokens,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
             notify=self.notify,

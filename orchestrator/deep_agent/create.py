@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
 from google.adk.apps import App
+from google.adk.events import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_toolset import BaseToolset
 
+from .adk_internals import DeepLlmAgent
 from .assembly import Assembly
 from .budget import Budget, BudgetFactory, BudgetPlugin
 from .delegation.child import resumable_app
@@ -95,6 +97,18 @@ def create_deep_app(
     """
     budgets = [BudgetPlugin(budget)] if budget is not None else []
     return resumable_app(name, agent, plugins=[*plugins, *budgets], context_cache_config=_caching())
+
+
+async def settle_results(event: Event, app: App, state: Mapping[str, Any]) -> None:
+    """Bound results that are appended to a session between two runs, as those of a run are.
+
+    Args:
+        event: The event with the results, which is changed.
+        app: The app whose agent gets them.
+        state: The session's state before the event.
+    """
+    if isinstance(app.root_agent, DeepLlmAgent):
+        await app.root_agent.settle_results(event, state)
 
 
 @cache

@@ -8,7 +8,7 @@ middleware that only observes returns None.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from google.adk.agents.callback_context import CallbackContext
@@ -125,6 +125,21 @@ class Middleware:
     ) -> dict[str, Any] | None:
         """Return a result for a tool that raised, or None to let the exception end the run."""
 
+    async def after_tools(
+        self, results: Event, tools: Mapping[str, BaseTool], state: Mapping[str, Any]
+    ) -> None:
+        """Observe the results of all calls of one reply together, or change them in place.
+
+        It is called once, before the results are stored. A result that comes later, such as that
+        of a call which a person had to approve, comes with those that arrive with it.
+
+        Args:
+            results: The event with the results. Its `actions.state_delta` takes changes of the
+                state.
+            tools: The agent's tools by their names.
+            state: The session's state before these changes.
+        """
+
 
 Hook = Callable[..., Awaitable[Any]]
 
@@ -141,7 +156,8 @@ _HOOKS = (
 def callbacks(stack: Sequence[Middleware]) -> dict[str, Any]:
     """Return an agent's callbacks, which call the methods that override a hook."""
     found = {f"{hook}_callback": _joined(_overriding(stack, hook)) for hook in _HOOKS}
-    return {**found, "before_step_callback": _overriding(stack, "before_step")}
+    more = {f"{hook}_callback": _overriding(stack, hook) for hook in ("before_step", "after_tools")}
+    return {**found, **more}
 
 
 def _overriding(stack: Sequence[Middleware], hook: str) -> list[Hook]:

@@ -329,6 +329,16 @@ RESULT_CUT = (
 RESULT_NOT_KEPT = (
     "The result was too long for the conversation and could not be kept; ask for less of it."
 )
+TASK_RESULTS_KEPT = (
+    "The results are too long for the conversation. Each whole one is in /task_results/ID.md: "
+    "{tools}; your shell does not see these files."
+)
+TASK_RESULTS_CHECKED = (
+    "The results are too long for the conversation. check_task shows one of them in full, as far as "
+    "it fits."
+)
+TASK_RESULTS_READERS = {"read_file": "read_file", "grep": "grep"}
+TASK_RESULT_DROPPED = "This result was deleted to make room for newer ones.\n"
 RESULT_DROPPED = (
     "This result was dropped to make room for newer ones. Make the call again if you need it.\n"
 )

@@ -155,6 +155,21 @@ def is_tabular(tool: BaseTool) -> bool:
     return hasattr(getattr(tool, "_method", None), "is_tabular")
 
 
+def about_tasks(method: Method) -> Method:
+    """Mark a tool's method whose results are about tasks: those of one reply are bounded together.
+
+    See `delegation/bounded_results.py`.
+    """
+    method.is_about_tasks = True  # type: ignore[attr-defined] # a mark on the function
+    return method
+
+
+def is_about_tasks(tool: BaseTool | None) -> bool:
+    """Return whether a tool's method, or that of which it is a part, is marked so."""
+    method = getattr(tool, "_method", None)
+    return hasattr(getattr(method, "func", method), "is_about_tasks")
+
+
 def error_result(error: str) -> dict[str, Any]:
     """Return the result by which a tool reports an error to the model."""
     return {"status": "error", "error": error}

@@ -31,6 +31,8 @@ def task_result(
     merged: MergeReport | None,
     landed: Mapping[str, JsonValue] = MappingProxyType({}),
     sides: Mapping[str, Mapping[str, JsonValue]] = MappingProxyType({}),
+    *,
+    agent: str,
 ) -> TaskResult:
     """Return the tool result of a job that has ended.
 
@@ -39,6 +41,7 @@ def task_result(
         merged: The report of the merge of its changes; None if a job's journal has it.
         landed: The data of its `child.landed`, which has the entries of `merge_entries`.
         sides: The sides of each conflicting path.
+        agent: The name of the job's agent.
     """
     error = None
     verified = result.verified.model_dump() if result.verified is not None else None
@@ -51,7 +54,7 @@ def task_result(
     files = [{"path": file.path, "change": str(file.change)} for file in result.files_modified]
     return TaskRecord(
         task_id=result.job_id,
-        job_id=result.job_id,
+        agent=agent,
         summary=result.summary,
         files_modified=files,
         files_omitted=result.files_omitted or None,
@@ -71,7 +74,7 @@ def sent_back_result(job_id: str, reason: str) -> TaskResult:
     """Return the tool result of a task whose changes did not land, and that corrects them now."""
     return {
         "status": "success",
-        "job_id": job_id,
+        "task_id": job_id,
         "state": "reworking",
         "sent_back": reason,
     }
@@ -79,7 +82,7 @@ def sent_back_result(job_id: str, reason: str) -> TaskResult:
 
 def started_result(job_id: str) -> TaskResult:
     """Return the tool result of a call that has started a task, or sent it a message."""
-    return {"status": "success", "job_id": job_id}
+    return {"status": "success", "task_id": job_id}
 
 
 def merge_entries(report: MergeReport) -> TaskResult:
@@ -107,9 +110,10 @@ def _merge_summary(
 ) -> dict[str, JsonValue]:
     """Return what a merge did for the model; kinds without an entry are left out, but for two."""
     conflicts = _records(landed.get("conflicts"))
-    paths = landed.get("paths")
+    paths, applied = landed.get("paths"), landed.get("applied")
+    named = len(paths) if isinstance(paths, list) else 0
     merged: dict[str, JsonValue] = {
-        "applied": paths if isinstance(paths, list) else [],
+        "applied": applied if isinstance(applied, int) else named,
         "conflicts": [{**one, **sides.get(str(one["path"]), {})} for one in conflicts],
     }
     if landed.get("outcome") == "in" and (reason := landed.get("reason")):
@@ -132,9 +136,7 @@ def failed_task(failure: Exception, job_id: str = "") -> TaskResult:
         failure: See `task_error`.
         job_id: The job, if there is one.
     """
-    return TaskRecord(
-        task_id=job_id, job_id=job_id or None, error=_why(failure), execution_seconds=0.0
-    ).answer()
+    return TaskRecord(task_id=job_id, error=_why(failure), execution_seconds=0.0).answer()
 
 
 def task_error(failure: Exception, job_id: str = "") -> TaskResult:
@@ -146,7 +148,7 @@ def task_error(failure: Exception, job_id: str = "") -> TaskResult:
         job_id: The job, if there is one.
     """
     found: TaskResult = {"status": "error", "error": _why(failure)}
-    return {**found, "job_id": job_id} if job_id else found
+    return {**found, "task_id": job_id} if job_id else found
 
 
 def _why(failure: Exception) -> str:
@@ -161,7 +163,7 @@ def _why(failure: Exception) -> str:
 def job_summary(record: JobRecord) -> TaskResult:
     """Return a job's state for a list of jobs."""
     return {
-        "job_id": record.id,
+        "task_id": record.id,
         "agent": record.agent,
         "state": str(record.state),
         "last_event": record.last_event,

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from pydantic import AliasChoices, Field
 
 from ..deep_agent import (
     DelegationStyle,
@@ -19,6 +20,7 @@ from ..deep_agent import (
     TaskResult,
     Tasks,
     TaskTools,
+    about_tasks,
     polling,
     tabular,
 )
@@ -40,6 +42,12 @@ from .tool_texts import (
     WAIT_TASKS,
 )
 
+TaskId = Annotated[str, Field(validation_alias=AliasChoices("task_id", "job_id"))]
+"""The id of a task; a conversation of an earlier release has `job_id`."""
+
+TaskIds = Annotated[list[str], Field(validation_alias=AliasChoices("task_ids", "job_ids"))]
+"""Several of them."""
+
 
 class JobTasks(Tasks, Protocol):
     """The tasks of one agent, each of which is a job; some go on while the agent works."""
@@ -58,8 +66,13 @@ class JobTasks(Tasks, Protocol):
             UnknownJob: The job does not exist, or is no task of this agent's.
         """
 
-    async def collect(self, job_id: str) -> TaskResult:
-        """Return the result of a task that has ended, its changes landed if it succeeded."""
+    async def collect(self, job_id: str, agent: str) -> TaskResult:
+        """Return the result of a task that has ended, its changes landed if it succeeded.
+
+        Args:
+            job_id: The task's job.
+            agent: The name of its agent.
+        """
 
     async def wait(
         self, job_ids: Sequence[str], seconds: float, tool_context: ToolContext
@@ -117,49 +130,54 @@ class JobTaskTools:
         except self._tasks.quoted as failure:
             return task_error(failure)
 
+    @about_tasks
     @polling
-    async def check_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
+    async def check_task(self, task_id: TaskId, tool_context: ToolContext) -> TaskResult:
         """Return the state of a task. The model reads `CHECK_TASK`."""
         try:
-            record = await self._tasks.find(job_id, tool_context)
+            record = await self._tasks.find(task_id, tool_context)
             if record.state.is_terminal:
-                return await self._tasks.collect(job_id)
+                return await self._tasks.collect(task_id, record.agent)
         except self._tasks.quoted as failure:
-            return task_error(failure, job_id)
+            return task_error(failure, task_id)
         return {"status": "success", **job_summary(record)}
 
+    @about_tasks
     @polling
     @tabular
     async def wait_tasks(
         self,
-        job_ids: list[str],
+        task_ids: TaskIds,
         tool_context: ToolContext,
         timeout_seconds: float = LONGEST_WAIT_SECONDS,
     ) -> TaskResult:
         """Wait for tasks. The model reads `WAIT_TASKS`."""
         seconds = min(max(timeout_seconds, 0), LONGEST_WAIT_SECONDS)
-        return await self._tasks.wait([*dict.fromkeys(job_ids)], seconds, tool_context)
+        return await self._tasks.wait([*dict.fromkeys(task_ids)], seconds, tool_context)
 
-    async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> TaskResult:
+    async def update_task(
+        self, task_id: TaskId, message: str, tool_context: ToolContext
+    ) -> TaskResult:
         """Send a task's agent a message. The model reads `UPDATE_TASK`."""
         try:
-            await self._tasks.find(job_id, tool_context)
-            await self._tasks.send(job_id, message)
+            await self._tasks.find(task_id, tool_context)
+            await self._tasks.send(task_id, message)
         except self._tasks.quoted as failure:
-            return task_error(failure, job_id)
-        return started_result(job_id)
+            return task_error(failure, task_id)
+        return started_result(task_id)
 
-    async def cancel_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
+    async def cancel_task(self, task_id: TaskId, tool_context: ToolContext) -> TaskResult:
         """Cancel a task. The model reads `CANCEL_TASK`."""
         try:
-            await self._tasks.find(job_id, tool_context)
-            before = await self._tasks.cancel(job_id)
+            await self._tasks.find(task_id, tool_context)
+            before = await self._tasks.cancel(task_id)
         except self._tasks.quoted as failure:
-            return task_error(failure, job_id)
+            return task_error(failure, task_id)
         if before.is_terminal:
-            return task_error(InvalidJob(f"The task had ended before: {before}."), job_id)
-        return started_result(job_id)
+            return task_error(InvalidJob(f"The task had ended before: {before}."), task_id)
+        return started_result(task_id)
 
+    @about_tasks
     @polling
     @tabular
     async def list_tasks(self, tool_context: ToolContext) -> TaskResult:

@@ -28,8 +28,9 @@ Args:
 {_OPTIONS}
 
 Returns:
-    status, success, job_id, summary, files_modified, merge (applied, conflicts),
-    execution_seconds, usage, and output or error."""
+    status, success, task_id, agent, summary, files_modified, merge (applied, a number;
+    conflicts), execution_time, usage, and output or error. Results that are together too long
+    come as a table with the last one; each whole one is in /task_results/TASK_ID.md."""
 
 _TASKS = """\
 Delegate many tasks at once and wait for all of them.
@@ -57,19 +58,19 @@ Args:
 {_OPTIONS}
 
 Returns:
-    status and job_id: give it to check_task, wait_tasks, update_task or cancel_task."""
+    status and task_id: give it to check_task, wait_tasks, update_task or cancel_task."""
 
 CHECK_TASK = """\
 How a started task stands; when it has ended, its result, merged as `task` does.
 
 Args:
-    job_id: The id that start_task gave."""
+    task_id: The id that start_task gave."""
 
 WAIT_TASKS = f"""\
 Wait until all of these tasks have ended or the time is over.
 
 Args:
-    job_ids: Ids that start_task gave.
+    task_ids: Ids that start_task gave.
     timeout_seconds: How long to wait, {LONGEST_WAIT_SECONDS:g} at the most; what has not ended goes on.
 
 Returns:
@@ -81,14 +82,14 @@ Tell a started task's sub-agent something while it works.
 It reads it before its next step.
 
 Args:
-    job_id: The id that start_task gave.
+    task_id: The id that start_task gave.
     message: What changes in the task, or what it should know besides."""
 
 CANCEL_TASK = """\
 Stop a started task; what it did stays out of the workspace.
 
 Args:
-    job_id: The id that start_task gave."""
+    task_id: The id that start_task gave."""
 
 LIST_TASKS = """\
 All tasks of this conversation, oldest first, and how they stand."""

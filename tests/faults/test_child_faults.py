@@ -46,7 +46,7 @@ SCRIPT = (
             call("start_task", description="at the top"),
             call("start_task", description="at the bottom"),
         ),
-        calls(call("wait_tasks", job_ids=["{{started}}"])),
+        calls(call("wait_tasks", task_ids=["{{started}}"])),
         shell("echo after >> out.txt"),
         DONE,
     ),
@@ -161,8 +161,8 @@ def _started(entries: list[JournalEvent]) -> set[str]:
         data: Any = entry.data.get("event") or {}
         for part in (data.get("content") or {}).get("parts") or []:
             answer = part.get("function_response") or {}
-            if answer.get("name") == "start_task" and "job_id" in answer["response"]:
-                found.add(answer["response"]["job_id"])
+            if answer.get("name") == "start_task" and "task_id" in answer["response"]:
+                found.add(answer["response"]["task_id"])
     return found
 
 

@@ -34,7 +34,7 @@ SCRIPT = (
         "^make six",
         calls(*(call("start_task", description=f"makes {name}") for name in BEHIND)),
         calls(*(call("task", description=f"makes {name}") for name in WAITED_FOR)),
-        calls(call("wait_tasks", job_ids=["{{started}}"])),
+        calls(call("wait_tasks", task_ids=["{{started}}"])),
         shell(f"{OWN} > all.txt"),
         shell(f"test -s all.txt || {OWN} > all.txt"),  # the first may be cut off
         says("## Summary\nSix are made."),

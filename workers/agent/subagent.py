@@ -46,13 +46,13 @@ from fanout.orchestrator.deep_agent import (
     answers_message,
     asked_through,
     create_deep_app,
-    evict_results,
     last_reply,
     preload_client,
     price,
     reserving,
     results_event,
     say_ending,
+    settle_results,
     summary_of,
     text_mode,
     text_of,
@@ -211,6 +211,8 @@ class SubagentFactory:
     rate_limiter: RedisRateLimiter
     create_remote: Callable[..., JobWorker]
     """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
+    max_result_tokens: int
+    """What the results of tasks add to an agent's next request at most."""
     max_output_tokens: int | None = None
     """The most that a reply may have, for agents whose definition sets no limit."""
     stream_text: bool = False
@@ -278,6 +280,7 @@ class Subagent:
         self._model_states = JobModelStates(services.ledger.models, factory.answered_at)
         self._limits_of_agent = services.limits_of_agent(spec.agent)
         self._max_output_tokens = factory.max_output_tokens
+        self._max_result_tokens = factory.max_result_tokens
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
@@ -396,7 +399,7 @@ class Subagent:
         await sessions.replay(session, [with_ended_processes(event) for event in before])
         for event in repair_events(history):
             await self.children.repeat(event, history.events)
-            await evict_results(event, app, session.state)
+            await settle_results(event, app, session.state)
             await sessions.append_event(session, event)
         decisions = history.decisions(self._spec.id)
         results = None if decisions is None else await self.children.results(history)
@@ -406,7 +409,7 @@ class Subagent:
             await self._sandbox.opened()  # before a call that was approved begins
         for _, of_reply in groupby(results, lambda result: result[0].made.event.id):
             event = results_event(list(of_reply))
-            await evict_results(event, app, session.state)
+            await settle_results(event, app, session.state)
             await sessions.append_event(session, event)
         start = self._start(history, decisions)
         live_log = LiveLog(self._journal, agent_identifier(self._definition.name))
@@ -467,6 +470,7 @@ class Subagent:
             + (WORKSPACE_RESTORED if is_restored else ""),
             files_folder=f"{self._sandbox.home}/{definition_files.FOLDER}",
             max_output_tokens=self._max_output_tokens,
+            max_result_tokens=self._max_result_tokens,
             backend=self._sandbox,
             output_schema=self._schema,
             is_subagent=True,

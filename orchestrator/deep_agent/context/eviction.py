@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.sessions.state import State
 from google.adk.tools.base_tool import BaseTool
@@ -59,6 +58,9 @@ BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file"
 LARGE_TOOL_RESULTS = "/large_tool_results"
 """Tool results that were too long for the context."""
 
+TASK_RESULTS = "/task_results"
+"""The whole results of tasks, in a file for each."""
+
 CONVERSATION_HISTORY = "/conversation_history"
 """Messages that a summary replaced."""
 
@@ -89,14 +91,24 @@ class Eviction(Middleware):
     async def after_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
     ) -> dict[str, Any] | None:
-        """Replace a result that is too long by its path and a preview."""
-        del args
-        response = clean(tool_response)  # a dict was cleaned before; others have to be replaced
-        call_id = tool_context.function_call_id or tool_context.run_id
-        stored = await self.replacement(tool.name, response, call_id, tool_context.state)
-        return {"result": response} if stored is None and response is not tool_response else stored
+        """Replace a result with characters that no text can hold; a dict was cleaned before."""
+        del tool, args, tool_context
+        response = clean(tool_response)
+        return None if response is tool_response else {"result": response}
 
-    async def replacement(
+    async def after_tools(
+        self, results: Event, tools: Mapping[str, BaseTool], state: Mapping[str, Any]
+    ) -> None:
+        """Replace results that are too long by their paths and previews."""
+        del tools
+        after = State(dict(state), results.actions.state_delta)
+        for answer in results.get_function_responses():
+            call_id = answer.id or results.id
+            replaced = await self._replacement(answer.name or "", answer.response, call_id, after)
+            if replaced is not None:
+                answer.response = replaced
+
+    async def _replacement(
         self, tool: str, response: Any, call_id: str, state: SessionState
     ) -> dict[str, Any] | None:
         """Return what takes the place of a result that is too long; None for any other.
@@ -130,28 +142,6 @@ class Eviction(Middleware):
         if left_out:
             result["message"] = f"{result['message']} {RESULT_CUT.format(left_out=left_out)}"
         return result
-
-
-async def evict_results(event: Event, app: App, state: Mapping[str, Any]) -> None:
-    """Replace the long results in an event that is appended to a session between two runs.
-
-    Such results come from no call of the run, so `Eviction` does not see them. They are stored in
-    the event's change of the state.
-
-    Args:
-        event: The event, which is changed.
-        app: The app whose agent gets the results.
-        state: The session's state before the event.
-    """
-    tools = getattr(app.root_agent, "tools", ())
-    eviction = Eviction([name for tool in tools if (name := getattr(tool, "name", ""))])
-    after = State(dict(state), event.actions.state_delta)
-    for answer in event.get_function_responses():
-        replaced = await eviction.replacement(
-            answer.name or "", answer.response, answer.id or "", after
-        )
-        if replaced is not None:
-            answer.response = replaced
 
 
 def preview(text: str) -> str:
@@ -207,26 +197,40 @@ def _fitting(text: str) -> tuple[bytes, int]:
 async def _saved(backend: Backend, call_id: str, data: bytes) -> str:
     """Store the data and return its path; the oldest results are dropped if there is no room."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", call_id)[:MAX_NAME_CHARACTERS] or uuid4().hex
-    kept = await _kept(backend)
+    kept = await make_room(backend, LARGE_TOOL_RESULTS, len(data), RESULT_DROPPED)
     if any(entry.path == f"{LARGE_TOOL_RESULTS}/{name}" for entry in kept):
         name = f"{name}_{uuid4().hex}"  # some models reuse an id
-    total = sum(entry.size_bytes for entry in kept) + len(data)
-    for entry in sorted(kept, key=lambda entry: entry.modified_at):
-        if total <= MAX_KEPT_BYTES:
-            break
-        if entry.size_bytes > len(RESULT_DROPPED):
-            await backend.write_bytes(entry.path, RESULT_DROPPED.encode())
-            total -= entry.size_bytes
     path = f"{LARGE_TOOL_RESULTS}/{name}"
     await backend.write_bytes(path, data)
     return path
 
 
-async def _kept(backend: Backend) -> Sequence[Entry]:
+async def make_room(backend: Backend, folder: str, size: int, dropped: str) -> Sequence[Entry]:
+    """Replace the oldest files of a folder by a sentence if others would not fit.
+
+    Args:
+        backend: The session's files.
+        folder: The folder.
+        size: The bytes of the files to come.
+        dropped: The sentence.
+
+    Returns:
+        The files that the folder has.
+    """
+    kept = await _kept(backend, folder)
+    total = sum(entry.size_bytes for entry in kept) + size
+    for entry in sorted(kept, key=lambda entry: entry.modified_at):
+        if total <= MAX_KEPT_BYTES:
+            break
+        if entry.size_bytes > len(dropped):
+            await backend.write_bytes(entry.path, dropped.encode())
+            total -= entry.size_bytes
+    return kept
+
+
+async def _kept(backend: Backend, folder: str) -> Sequence[Entry]:
     try:
-        walk = await backend.walk(
-            LARGE_TOOL_RESULTS, max_entries=MAX_WALKED_FILES, timeout_seconds=1
-        )
+        walk = await backend.walk(folder, max_entries=MAX_WALKED_FILES, timeout_seconds=1)
     except FileNotFoundError:
         return ()
     return walk.entries
@@ -243,13 +247,13 @@ def is_artifact(path: str, history: str = CONVERSATION_HISTORY) -> bool:
 
 
 def _folders(history: str) -> tuple[str, ...]:
-    return (LARGE_TOOL_RESULTS, history)
+    return (LARGE_TOOL_RESULTS, TASK_RESULTS, history)
 
 
 def with_artifacts(
     backend: Backend, state: SessionState, *, history: str = CONVERSATION_HISTORY
 ) -> CompositeBackend:
-    """Return the agent's files with both folders, for its file tools; the shell does not see them.
+    """Return the agent's files with these folders, for its file tools; the shell does not see them.
 
     Args:
         backend: The agent's files.

@@ -217,12 +217,13 @@ class Child:
         return TaskRecord.model_validate(
             {
                 "task_id": self.task_id,
+                "agent": self._member.name,
                 "summary": summary_of(summary, MAX_SUMMARY_CHARACTERS),
                 "files_modified": [
                     {"path": file.path, "change": file.change} for file in done.applied
                 ],
                 "merge": {
-                    "applied": [file.path for file in done.applied],
+                    "applied": len(done.applied),
                     "conflicts": [asdict(conflict) for conflict in done.conflicts],
                 },
                 "execution_seconds": round(time.monotonic() - self._started, 3),

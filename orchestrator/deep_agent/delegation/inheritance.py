@@ -60,6 +60,7 @@ class Inheritance:
     """The rules of the parent and of those above it; they always hold as well."""
     summarization: SummarizationConfig | None
     """Only for sub-agents with the same model, because it may hold that model's window."""
+    max_result_tokens: int
     fatal_errors: tuple[type[Exception], ...]
     rate_limiter: RateLimiter | None
     notify: Notify | None
@@ -117,6 +118,7 @@ class Inheritance:
             permissions=spec.get("permissions", ()),
             inherited_permissions=self.permissions,
             summarization=None if "model" in spec else self.summarization,
+            max_result_tokens=self.max_result_tokens,
             name=spec["name"],
             description=spec["description"],
             is_subagent=True,

@@ -61,7 +61,8 @@ Delegate one self-contained task to a sub-agent and wait for its result.
 
 It works on your files; what it changed is put into them when it has succeeded, merged with
 what others changed meanwhile. Call this several times in one reply to run sub-agents at the
-same time.""",
+same time. Results that are together too long come as a table with the last one; each whole
+one is in /task_results/TASK_ID.md.""",
     tasks="""\
 Delegate many tasks at once and wait for all of them.
 

@@ -17,10 +17,13 @@ class TaskRecord(BaseModel):
     A program that reads `answer()` finds the same keys wherever the task ran.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    # A session of an earlier release may hold a record with fields that are gone.
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     task_id: str = ""
     """The job's id, or the id of the tool call; empty for a task that was never begun."""
+    agent: str | None = None
+    """Who did it; None where it is not known."""
     summary: str = ""
     """The text under `## Summary` in the agent's last message, else the whole message."""
     files_modified: Sequence[Mapping[str, JsonValue]] = ()
@@ -30,14 +33,12 @@ class TaskRecord(BaseModel):
     error: str | None = None
     """Why it failed; None if it succeeded."""
     merge: Mapping[str, JsonValue] | None = None
-    """The changes that are in the caller's files now (`applied`), and those that are not
+    """How many changes are in the caller's files now (`applied`), and those that are not
     (`conflicts`); None if nothing ran."""
     usage: Mapping[str, JsonValue] | None = None
     """Its model and tool calls, tokens and cost."""
     output: JsonValue = None
     """The structured answer of an agent with an `output_schema`."""
-    job_id: str | None = None
-    """None for a sub-agent in this process."""
     files_omitted: int | None = None
     """The number of changed files beyond those of `files_modified`."""
     verified: Mapping[str, JsonValue] | None = None
@@ -55,12 +56,13 @@ class TaskRecord(BaseModel):
     def answer(self) -> TaskResult:
         """Return the record as a tool result; what does not apply is left out."""
         found: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
+        # The name that programs written for other orchestrators read.
+        seconds = found.pop("execution_seconds")
         return {
             "status": "success" if self.success else "error",
             "success": self.success,
             **found,
-            # The name that programs written for other orchestrators read.
-            "execution_time": self.execution_seconds,
+            "execution_time": seconds,
         }
 
 

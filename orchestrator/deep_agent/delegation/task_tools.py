@@ -26,7 +26,7 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ...cancellation import cancel_and_wait
-from ..tool import CheckedTool, ProgressTool, tabular
+from ..tool import CheckedTool, ProgressTool, about_tasks, tabular
 from .roster import agent_identifier
 from .task_record import TaskResult
 
@@ -101,10 +101,12 @@ class TaskTools:
             tasks,
         ]
 
+    @about_tasks
     def task(self, tool_context: ToolContext, **item: Any) -> TaskSteps | Awaitable[TaskResult]:
         """Delegate one task. The model reads `DelegationTexts.task`."""
         return self.port.run([item], tool_context, combined=False)
 
+    @about_tasks
     @tabular
     def tasks(
         self, tasks: list[dict[str, Any]], tool_context: ToolContext

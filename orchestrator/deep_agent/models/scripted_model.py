@@ -332,7 +332,7 @@ def _started(request: LlmRequest) -> dict[str, str]:
         for part in content.parts or []
         if part.function_response and part.function_response.name == "start_task"
     ]
-    ids = dict.fromkeys(str(answer["job_id"]) for answer in answers if "job_id" in answer)
+    ids = dict.fromkeys(str(answer["task_id"]) for answer in answers if "task_id" in answer)
     return {f"started_{number}": job_id for number, job_id in enumerate(ids, start=1)}
 
 

@@ -59,8 +59,8 @@ WRONG_CALLS = [
     call("start_task", description=" "),
     call("start_task", description="go", subagent_type="nobody"),
     call("start_task", description="go", verify=5),
-    call("wait_tasks", job_ids="x"),
-    call("update_task", job_id="x"),
+    call("wait_tasks", task_ids="x"),
+    call("update_task", task_id="x"),
 ]
 
 

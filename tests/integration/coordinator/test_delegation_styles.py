@@ -42,7 +42,7 @@ async def test_one_tool_for_each_agent_starts_jobs_at_the_same_time(by_agent: Co
         "b.txt",
         "kept.txt",
     ]
-    records = [await by_agent.client.get(result["job_id"]) for result in run.results]
+    records = [await by_agent.client.get(result["task_id"]) for result in run.results]
     assert [record.agent for record in records] == ["researcher", "general-purpose"]
     assert records[0].context == "here"
 

@@ -34,10 +34,10 @@ async def test_sub_agents_in_containers_edit_one_file_at_once(
 
         assert [result["status"] for result in run.results] == ["success"] * 2, run.results
         (begun_a, ended_a), (begun_b, ended_b) = [
-            await running_times(client, result["job_id"]) for result in run.results
+            await running_times(client, result["task_id"]) for result in run.results
         ]
         assert max(begun_a, begun_b) < min(ended_a, ended_b)
-        results = [await client.result(result["job_id"]) for result in run.results]
+        results = [await client.result(result["task_id"]) for result in run.results]
         assert [result.sandbox for result in results if result] == ["docker"] * 2
     text = (workspace / "shared.txt").read_text().splitlines()
     assert text == ["first", *(f"line {number}" for number in range(1, 8)), "last"]

@@ -88,7 +88,7 @@ async def test_edits_of_different_lines_all_arrive(here: Here) -> None:
         editor("b", "line 2\n", "B\n"),
         editor("c", "line 8\n", "C\n"),
     )
-    assert [result["merge"] for result in results] == [{"applied": [SHARED], "conflicts": []}] * 3
+    assert [result["merge"] for result in results] == [{"applied": 1, "conflicts": []}] * 3
     assert await here.text() == with_lines({1: "A\n", 2: "B\n", 8: "C\n"})
 
 

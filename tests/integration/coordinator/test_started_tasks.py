@@ -23,7 +23,7 @@ async def start(coordination: Coordination, *descriptions: str, session_id: str)
     made = [call("start_task", description=description) for description in descriptions]
     run = await coordination.run(calls(*made), session_id=session_id)
     assert [result["status"] for result in run.results] == ["success"] * len(made)
-    return [result["job_id"] for result in run.results]
+    return [result["task_id"] for result in run.results]
 
 
 async def ask(
@@ -65,7 +65,7 @@ async def test_of_many_tasks_one_fails_and_the_others_arrive(
         "kept.txt",
     ]
     told = {(event.custom_metadata or {})["job_id"] for event in run.progress}
-    assert told == {results[number]["job_id"] for number in (0, 1, 3)}
+    assert told == {results[number]["task_id"] for number in (0, 1, 3)}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_a_list_of_tasks_that_is_none_is_answered_in_words(
 
 async def test_no_tasks_at_all_have_no_results(coordination: Coordination) -> None:
     run = await coordination.run(
-        calls(call("tasks", tasks=[])), calls(call("wait_tasks", job_ids=[]))
+        calls(call("tasks", tasks=[])), calls(call("wait_tasks", task_ids=[]))
     )
 
     assert run.results[0] == {
@@ -102,19 +102,19 @@ async def test_a_started_task_is_checked_waited_for_and_merged(
     (job_id,) = await start(
         coordination, f"run: {WAITS}; echo new > new.txt", session_id=session_id
     )
-    checked = await ask(coordination, "check_task", job_id=job_id, session_id=session_id)
-    assert (checked["status"], checked["job_id"]) == ("success", job_id)
+    checked = await ask(coordination, "check_task", task_id=job_id, session_id=session_id)
+    assert (checked["status"], checked["task_id"]) == ("success", job_id)
     assert checked["state"] in ("queued", "running"), "nothing waited for its end"
     assert not (coordination.workspace / "new.txt").exists()
 
     await shared_place.let_end()
-    waited = await ask(coordination, "wait_tasks", job_ids=[job_id, job_id], session_id=session_id)
+    waited = await ask(coordination, "wait_tasks", task_ids=[job_id, job_id], session_id=session_id)
 
     (result,) = waited["results"]
     assert (waited["status"], waited["unfinished"]) == ("success", [])
-    assert result["merge"] == {"applied": ["new.txt"], "conflicts": []}
+    assert result["merge"] == {"applied": 1, "conflicts": []}
     assert (coordination.workspace / "new.txt").read_text() == "new\n"
-    again = await ask(coordination, "check_task", job_id=job_id, session_id=session_id)
+    again = await ask(coordination, "check_task", task_id=job_id, session_id=session_id)
     assert again["summary"] == result["summary"]
     assert (coordination.workspace / "new.txt").read_text() == "new\n"
 
@@ -128,7 +128,7 @@ async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coor
     waited = await ask(
         coordination,
         "wait_tasks",
-        job_ids=[quick, slow, "no-such-job"],
+        task_ids=[quick, slow, "no-such-job"],
         timeout_seconds=3,
         session_id=session_id,
     )
@@ -136,13 +136,13 @@ async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coor
     assert 3 <= time.monotonic() - before < 100
     assert waited["unfinished"] == [slow]
     assert [result["status"] for result in waited["results"]] == ["success", "error"]
-    assert waited["results"][1]["job_id"] == "no-such-job"
+    assert waited["results"][1]["task_id"] == "no-such-job"
     assert (await coordination.client.get(slow)).state is JobState.RUNNING
 
-    cancelled = await ask(coordination, "cancel_task", job_id=slow, session_id=session_id)
-    assert cancelled == {"status": "success", "job_id": slow}
+    cancelled = await ask(coordination, "cancel_task", task_id=slow, session_id=session_id)
+    assert cancelled == {"status": "success", "task_id": slow}
     assert (await coordination.client.wait(slow, 60)).state is JobState.CANCELLED
-    twice = await ask(coordination, "cancel_task", job_id=slow, session_id=session_id)
+    twice = await ask(coordination, "cancel_task", task_id=slow, session_id=session_id)
     assert twice["status"] == "error"
     assert "ended before: cancelled" in twice["error"]
 
@@ -154,18 +154,18 @@ async def test_all_tasks_of_the_conversation_are_listed(coordination: Coordinati
         "tasks": [],
     }
     ids = await start(coordination, "run: true", "run: false", session_id=session_id)
-    await ask(coordination, "wait_tasks", job_ids=ids, session_id=session_id)
+    await ask(coordination, "wait_tasks", task_ids=ids, session_id=session_id)
 
     listed = await ask(coordination, "list_tasks", session_id=session_id)
 
     # The calls of one reply run at once, so that either may be submitted first.
-    assert {(item["job_id"], item["agent"], item["state"]) for item in listed["tasks"]} == {
+    assert {(item["task_id"], item["agent"], item["state"]) for item in listed["tasks"]} == {
         (job_id, "general-purpose", "succeeded") for job_id in ids
     }
 
     (later,) = await start(coordination, "run: true", session_id=session_id)
     listed = await ask(coordination, "list_tasks", session_id=session_id)
-    assert listed["tasks"][-1]["job_id"] == later
+    assert listed["tasks"][-1]["task_id"] == later
 
 
 async def test_another_conversations_tasks_do_not_exist(coordination: Coordination) -> None:
@@ -173,11 +173,11 @@ async def test_another_conversations_tasks_do_not_exist(coordination: Coordinati
     (job_id,) = await start(coordination, "run: sleep 30", session_id=other)
 
     for tool in ("check_task", "cancel_task"):
-        refused = await ask(coordination, tool, job_id=job_id, session_id=mine)
-        unknown = await ask(coordination, tool, job_id="no-such-job", session_id=mine)
+        refused = await ask(coordination, tool, task_id=job_id, session_id=mine)
+        unknown = await ask(coordination, tool, task_id="no-such-job", session_id=mine)
         assert refused["status"] == "error"
         assert refused["error"] == unknown["error"].replace("no-such-job", job_id)
-    waited = await ask(coordination, "wait_tasks", job_ids=[job_id], session_id=mine)
+    waited = await ask(coordination, "wait_tasks", task_ids=[job_id], session_id=mine)
     assert waited["results"][0]["status"] == "error"
     assert (await ask(coordination, "list_tasks", session_id=mine))["tasks"] == []
     assert not (await coordination.client.get(job_id)).state.is_terminal

@@ -143,19 +143,19 @@ async def test_the_coordinator_tells_a_started_task_and_no_other_job(
     started = await coordination.run(
         calls(call("start_task", description="run: sleep 1.5")), session_id=mine
     )
-    job_id = started.results[0]["job_id"]
+    job_id = started.results[0]["task_id"]
     told = await coordination.run(
-        calls(call("update_task", job_id=job_id, message="hurry")), session_id=mine
+        calls(call("update_task", task_id=job_id, message="hurry")), session_id=mine
     )
-    assert told.results == [{"status": "success", "job_id": job_id}]
+    assert told.results == [{"status": "success", "task_id": job_id}]
     foreign = await coordination.run(
-        calls(call("update_task", job_id=job_id, message="stop")), session_id=others
+        calls(call("update_task", task_id=job_id, message="stop")), session_id=others
     )
     assert foreign.results[0]["status"] == "error"
     assert "no task" in foreign.results[0]["error"]
     assert (await coordination.client.wait(job_id)).success
     assert len(await delivered(coordination.client, job_id)) == 1
     late = await coordination.run(
-        calls(call("update_task", job_id=job_id, message="x")), session_id=mine
+        calls(call("update_task", task_id=job_id, message="x")), session_id=mine
     )
     assert "has ended" in late.results[0]["error"]

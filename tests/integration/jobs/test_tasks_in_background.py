@@ -27,13 +27,16 @@ SCRIPT = (
     conversation(
         "^beside",
         calls(*(call("start_task", description=f"makes {name}") for name in "xy")),
-        calls(call("list_tasks"), call("check_task", job_id="{{started_1}}")),
-        calls(call("update_task", job_id="{{started_1}}", message="hurry")),
-        calls(call("wait_tasks", job_ids=ALL)),
+        calls(call("list_tasks"), call("check_task", task_id="{{started_1}}")),
+        calls(call("update_task", task_id="{{started_1}}", message="hurry")),
+        calls(call("wait_tasks", task_ids=ALL)),
         calls(
-            call("check_task", job_id="{{started_2}}"), call("cancel_task", job_id="{{started_1}}")
+            call("check_task", task_id="{{started_2}}"),
+            call("cancel_task", task_id="{{started_1}}"),
         ),
-        calls(call("wait_tasks", job_ids=["nobody"]), call("update_task", job_id="n", message="x")),
+        calls(
+            call("wait_tasks", task_ids=["nobody"]), call("update_task", task_id="n", message="x")
+        ),
         shell("cat x.txt y.txt > all.txt"),
         DONE,
         shell("echo more >> all.txt; cat all.txt"),
@@ -43,8 +46,8 @@ SCRIPT = (
     conversation(
         "^waits too short",
         calls(call("start_task", description="makes x")),
-        calls(call("wait_tasks", job_ids=ALL, timeout_seconds=0.5)),
-        calls(call("cancel_task", job_id="{{started_1}}")),
+        calls(call("wait_tasks", task_ids=ALL, timeout_seconds=0.5)),
+        calls(call("cancel_task", task_id="{{started_1}}")),
         DONE,
     ),
     conversation(

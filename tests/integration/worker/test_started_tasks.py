@@ -40,7 +40,7 @@ def starts(*descriptions: str, **more: Any) -> dict[str, Any]:
 
 
 def waits(*job_ids: str, **more: Any) -> dict[str, Any]:
-    return calls(call("wait_tasks", job_ids=list(job_ids or ALL), **more))
+    return calls(call("wait_tasks", task_ids=list(job_ids or ALL), **more))
 
 
 SCRIPT = (
@@ -51,7 +51,7 @@ SCRIPT = (
         shell("echo own > own.txt"),
         waits(),
         shell("cat base.txt a.txt b.txt own.txt > seen.txt"),
-        calls(call("check_task", job_id="{{started_1}}"), call("list_tasks")),
+        calls(call("check_task", task_id="{{started_1}}"), call("list_tasks")),
         DONE,
     ),
     conversation("writes (.)", shell("sleep 1; cat base.txt > {{1}}.txt"), DONE),
@@ -59,16 +59,16 @@ SCRIPT = (
         "waits too short",
         starts("sleeps 600", "writes nothing"),
         waits(timeout_seconds=8),
-        calls(call("cancel_task", job_id="{{started_1}}")),
-        calls(call("check_task", job_id="nobody")),
+        calls(call("cancel_task", task_id="{{started_1}}")),
+        calls(call("check_task", task_id="nobody")),
         waits(timeout_seconds=600),
-        calls(call("cancel_task", job_id="{{started_1}}")),
+        calls(call("cancel_task", task_id="{{started_1}}")),
         DONE,
     ),
     conversation(r"sleeps (\d+)", shell("sleep {{1}}"), DONE),
     conversation("writes nothing", shell("true"), DONE),
     conversation("tells", starts("is told"), calls(
-        call("update_task", job_id="{{started_1}}", message="the word is plum")
+        call("update_task", task_id="{{started_1}}", message="the word is plum")
     ), waits(), DONE),
     conversation("is told", shell("sleep 1"), shell("true"), DONE),
     conversation("many", starts(*(f"quick {number}" for number in range(MANY))), waits(), DONE),
@@ -96,7 +96,7 @@ SCRIPT = (
         call("start_task", description="sleeps 1"),
     ), calls(
         call("task", description="sleeps 2"),
-        call("wait_tasks", job_ids=["{{started_1}}"], timeout_seconds=1),
+        call("wait_tasks", task_ids=["{{started_1}}"], timeout_seconds=1),
     ), DONE),
 )  # fmt: skip
 
@@ -137,9 +137,9 @@ async def test_an_agent_works_on_beside_its_tasks_and_merges_them_when_it_waits(
     assert await file_of(client, job_id, "seen.txt") == "base\n" * 3 + "own\n"
     waited = await make_result(client, job_id, "wait_tasks")
     assert waited["unfinished"] == []
-    assert sorted(one["merge"]["applied"][0] for one in waited["results"]) == ["a.txt", "b.txt"]
+    assert [one["merge"]["applied"] for one in waited["results"]] == [1, 1]
     checked = await make_result(client, job_id, "check_task")
-    assert (checked["status"], checked["merge"]["applied"]) == ("success", ["a.txt"])
+    assert (checked["status"], checked["merge"]["applied"]) == ("success", 1)
     listed = await make_result(client, job_id, "list_tasks")
     assert [task["state"] for task in listed["tasks"]] == ["succeeded"] * 2
     assert len(await journal(client, job_id, EventType.CHILD_LANDED)) == 2
@@ -155,7 +155,7 @@ async def test_a_wait_ends_with_its_time_and_the_task_goes_on(client: JobClient)
     children = await children_of(client, job_id)
     slow, quick = sorted(children, key=lambda child: child.description)
     assert waited[0]["unfinished"] == [slow.id]
-    assert [one["job_id"] for one in waited[0]["results"]] == [quick.id]
+    assert [one["task_id"] for one in waited[0]["results"]] == [quick.id]
     assert slow.state is JobState.CANCELLED
     assert [one["status"] for one in await answers(client, job_id, "cancel_task")] == [
         "success",

@@ -11,6 +11,7 @@ from fanout.orchestrator.deep_agent.backends.state import DictState, StateBacken
 from fanout.orchestrator.deep_agent.context.eviction import (
     CONVERSATION_HISTORY,
     LARGE_TOOL_RESULTS,
+    TASK_RESULTS,
     with_artifacts,
 )
 from fanout.orchestrator.deep_agent.failures import ToolMistake
@@ -204,6 +205,7 @@ async def test_an_agents_artifacts_are_in_its_session_and_not_in_its_workspace(t
     assert [entry["path"] for entry in top["entries"]] == [
         CONVERSATION_HISTORY,
         LARGE_TOOL_RESULTS,
+        TASK_RESULTS,
         "/workspace",
     ]
     assert history == {"status": "success", "entries": []}

@@ -184,6 +184,7 @@ async def test_a_file_system_is_seen_from_its_root_and_not_left(tmp_path: Path) 
         "/conversation_history",
         "/large_tool_results",
         "/link",
+        "/task_results",
     ]
     assert read["status"] == "error"
 

@@ -95,14 +95,14 @@ def job_result(number: int, files: int) -> dict[str, Any]:
     """One result of `tasks`, with all its keys."""
     return {
         "status": "success",
-        "job_id": f"01K{number:023}",
+        "task_id": f"01K{number:023}",
         "summary": f"Read chapter {number} and wrote what it says, in {files} files.",
         "files_modified": [
             {"path": f"notes/chapter-{number}-{name}.md", "change": "added"}
             for name in range(files)
         ],
-        "merge": {"applied": [f"notes/chapter-{number}.md"], "conflicts": []},
-        "execution_seconds": 12.5,
+        "merge": {"applied": files, "conflicts": []},
+        "execution_time": 12.5,
         "usage": {"model_calls": 5, "input_tokens": 9000, "output_tokens": 800, "tool_calls": 4},
     }
 
@@ -150,7 +150,7 @@ def test_results_of_tasks_are_a_table_with_a_column_for_each_field_of_an_object(
     assert [row["summary"] for row in rows] == [row["summary"] for row in few]
     assert [row["usage.input_tokens"] for row in rows] == [9000] * 3
     assert json.loads(rows[0]["files_modified"]) == few[0]["files_modified"]
-    assert rows[0]["merge.applied"] == '["notes/chapter-0.md"]'
+    assert rows[0]["merge.applied"] == 1
     assert rows[1]["merge.applied"] is None
 
 

@@ -275,7 +275,7 @@ class Children:
         refusal = history.children[child.id]
         if refusal:
             return failed_task(LimitReached(f"The task was not begun: {refusal}."))
-        return await self._collector.collect(child.id)
+        return await self._collector.collect(child.id, child.agent)
 
     def _children_of_call(self, deferred: DeferredCall) -> list[Child]:
         """Return the jobs that a call's tasks become, in order."""

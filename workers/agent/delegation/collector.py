@@ -121,11 +121,12 @@ class Collector:
             job_id = str(rework)
         return job_id
 
-    async def collect(self, job_id: str) -> TaskResult:
+    async def collect(self, job_id: str, agent: str) -> TaskResult:
         """Return the result of a child that has ended, its changes landed if it succeeded.
 
         Args:
             job_id: A child of the job. One that was returned is replaced by its rework.
+            agent: The name of its agent.
 
         Raises:
             NotUnderstood: A newer release wrote the child's changes.
@@ -149,6 +150,7 @@ class Collector:
             None,
             landed,
             self._sides.get(newest, {}),
+            agent=agent,
         )
         if newest != job_id:
             found["sent_back"] = self._reason(job_id)

@@ -95,9 +95,9 @@ class LedgerTasks:
                 return record
         raise _unknown(job_id)
 
-    async def collect(self, job_id: str) -> TaskResult:
+    async def collect(self, job_id: str, agent: str) -> TaskResult:
         """See `JobTasks.collect` and `Collector.collect`."""
-        return await self._collector.collect(job_id)
+        return await self._collector.collect(job_id, agent)
 
     async def wait(
         self, job_ids: Sequence[str], seconds: float, tool_context: ToolContext
@@ -153,7 +153,7 @@ class LedgerTasks:
             elif job_id not in ended or job_id in sent_back:
                 unfinished.append(job_id)
             else:
-                results.append(await self._collector.collect(job_id))
+                results.append(await self._collector.collect(job_id, own[job_id].agent))
         return {"status": "success", "results": [*results], "unfinished": [*unfinished]}
 
     async def send(self, job_id: str, message: str) -> None:
@@ -176,7 +176,7 @@ class LedgerTasks:
         records |= {one.id: one for one in await self._ledger.get_many(again)}
         reworks = {rework for task, rework in newest.items() if rework != task}
         return [
-            {**job_summary(records.get(newest[task], records[task])), "job_id": task}
+            {**job_summary(records.get(newest[task], records[task])), "task_id": task}
             for task in own
             if task not in reworks
         ]
