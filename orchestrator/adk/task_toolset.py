@@ -31,8 +31,10 @@ from ..deep_agent import (
     ProgressTool,
     TaskResult,
     TaskSteps,
+    agent_identifier,
     bounded_contents,
     combined_answer,
+    conversation_of_call,
     with_progress,
 )
 from ..delegation.answers import (
@@ -43,6 +45,7 @@ from ..delegation.answers import (
     task_result,
 )
 from ..delegation.calls import JobTask, agent_list
+from ..delegation.inherited import check_heir, conversation_lines
 from ..delegation.submission_check import check_commands
 from ..delegation.task_tools import JobTaskTools
 from ..delegation.tool_texts import OF_PROGRAM
@@ -163,7 +166,7 @@ class ClientTasks:
         """
         job_id = ""
         try:
-            spec = self._spec(item, number, call_id, tool_context)
+            spec = await self._spec(item, number, call_id, tool_context)
             job_id = spec.id
             await self._follow(spec, emit)
             return await self.collect(job_id, spec.agent)
@@ -190,7 +193,7 @@ class ClientTasks:
 
     async def submit(self, item: Mapping[str, Any], tool_context: ToolContext) -> str:
         """See `JobTasks.submit`."""
-        spec = self._spec(item, 0, str(tool_context.function_call_id), tool_context)
+        spec = await self._spec(item, 0, str(tool_context.function_call_id), tool_context)
         return await self._client.submit(spec, workspace=self._workspace)
 
     async def find(self, job_id: str, tool_context: ToolContext) -> JobRecord:
@@ -257,17 +260,23 @@ class ClientTasks:
             return []  # no task was ever started
         return [job_summary(record) for record in records]
 
-    def _spec(
+    async def _spec(
         self, item: Mapping[str, Any], number: int, call_id: str, tool_context: ToolContext
     ) -> JobSpec:
         task = JobTask.of_item(item, number, self._agents)
         definition = self._client.definitions[task.subagent_type]
         check_commands(definition, self._interrupt_on, verify=task.verify)
+        conversation = None
+        if task.inherit:
+            check_heir(definition)
+            events = conversation_of_call(tool_context, agent_identifier(task.subagent_type))
+            conversation = await self._client.keep_conversation(conversation_lines(events))
         return task.job_spec(
             call_id,
             root_id=session_root_id(tool_context),
             limits=Limits(timeout_seconds=task.timeout_seconds),
             interrupt_on=self._interrupt_on,
+            conversation=conversation,
         )
 
 

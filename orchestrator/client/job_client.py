@@ -200,10 +200,22 @@ class JobClient(JobReader):
             span.note(jobs=len(jobs), agent=jobs[0][0].agent if len(jobs) == 1 else None)
             return await self._submit(jobs)
 
+    async def keep_conversation(self, lines: bytes) -> str:
+        """Store a conversation and return its id, for a `JobSpec` that inherits it.
+
+        Args:
+            lines: An event of ADK as JSON in each line, the job's agent the author of its part.
+        """
+        return await self._blobs.put(lines)
+
     async def _submit(self, jobs: Sequence[tuple[JobSpec, Path | None]]) -> Ids:
         if any(spec.continues and folder for spec, folder in jobs):
             raise InvalidJob(
                 "A job that continues another starts from that job's files: give no workspace."
+            )
+        if any(spec.inherit and spec.conversation is None for spec, _ in jobs):
+            raise InvalidJob(
+                "Only the task of an agent has a conversation to inherit: leave it out."
             )
         await self.current_definitions()
         folders = [folder for _, folder in jobs]

@@ -64,6 +64,7 @@ from .create import settle_results as settle_results
 from .dangling_calls import DanglingCall as DanglingCall
 from .dangling_calls import answered as answered
 from .dangling_calls import unanswered_calls as unanswered_calls
+from .delegation.child import task_message as task_message
 
 # Sub-agents in this process, and calls with deferred results
 from .delegation.bounded_results import MAX_RESULT_TOKENS as MAX_RESULT_TOKENS
@@ -72,6 +73,9 @@ from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
 from .delegation.deferred import results_event as results_event
+from .delegation.inherited import Inherit as Inherit
+from .delegation.inherited import conversation_of_call as conversation_of_call
+from .delegation.inherited import inherited_conversation as inherited_conversation
 from .delegation.roster import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 
@@ -127,6 +131,7 @@ from .mcp.tools import McpTools as McpTools
 
 # Memory and skills
 from .memory import memory_fault as memory_fault
+from .messages import event_with_call as event_with_call
 
 # The text of messages
 from .messages import is_reply as is_reply

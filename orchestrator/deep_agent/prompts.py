@@ -121,6 +121,14 @@ for you to know what is wanted and what is known. You are its sub-agent: do this
 FORKED_CALL = "It is under way: sub-agents do it, each its own task."
 """The result of the calls that fork, in the conversation that a sub-agent sees."""
 
+INHERITED_CALL = "The agent that gave you your task made this call. Its result is not known here."
+"""The result of the calls of the reply that begins a child, in the conversation that it inherits."""
+
+NO_HEIR = (
+    "{agent} takes no conversation, because it is not one agent with a model: leave inherit out, and "
+    "give the task what it needs in context."
+)
+
 FORKED_NOTE = "It sees this conversation."
 
 GENERAL_PURPOSE_DESCRIPTION = (

@@ -98,7 +98,7 @@ class CheckedTool(BaseTool):
         return _declaration(self.name, self.description, self._arguments).model_copy()
 
     def _checked(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Return the model's arguments as the method takes them.
+        """Return the arguments that the model gave, as the method takes them.
 
         Raises:
             ToolMistake: An argument is missing, unknown or of the wrong type.
@@ -117,7 +117,9 @@ class CheckedTool(BaseTool):
                 f"{self.name} was called with wrong arguments: {'; '.join(faults)}. "
                 f"It takes: {', '.join(fields)}."
             ) from None
-        return {field: getattr(checked, field) for field in fields}
+        return {
+            field: getattr(checked, field) for field in fields if field in checked.model_fields_set
+        }
 
 
 class MethodTool(CheckedTool):

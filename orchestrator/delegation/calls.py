@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..configuration.agent_definitions import GENERAL_PURPOSE
-from ..deep_agent import SubagentType, task_refusal
+from ..deep_agent import Inherit, SubagentType, task_refusal
 from ..jobs.failures import InvalidJob
 from ..jobs.spec import JobSpec
 
@@ -27,15 +27,25 @@ class JobTask(BaseModel):
     context: str = ""
     timeout_seconds: float | None = None
     verify: str = ""
+    inherit: Inherit | None = None
 
     @classmethod
-    def of_item(cls, item: Mapping[str, Any], number: int, agents: Collection[str]) -> JobTask:
+    def of_item(
+        cls,
+        item: Mapping[str, Any],
+        number: int,
+        agents: Collection[str],
+        *,
+        caller: str | None = None,
+    ) -> JobTask:
         """Return the task that an item of `tasks` describes.
 
         Args:
             item: The item, as the model wrote it.
             number: Its index, for the error's text.
             agents: The names of the agents that may be called.
+            caller: The name of the agent that calls, which may always call a copy of itself that
+                inherits its conversation. None: no definition describes it.
 
         Raises:
             InvalidJob: A key is missing or unknown, the description is empty, or the agent may not
@@ -50,8 +60,12 @@ class JobTask(BaseModel):
                 raise
             raise InvalidJob(
                 f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds, "
-                "verify."
+                "verify, inherit."
             ) from None
+        if task.inherit and caller is not None:
+            agents = {*agents, caller}
+            if "subagent_type" not in task.model_fields_set:
+                task = task.model_copy(update={"subagent_type": caller})
         if reason := task_refusal(task.description, task.subagent_type, agents):
             raise InvalidJob(reason)
         return task
@@ -80,6 +94,7 @@ class JobTask(BaseModel):
             description=self.description,
             context=self.context or None,
             verify=self.verify or None,
+            inherit=self.inherit,
             **fields,
         )
 

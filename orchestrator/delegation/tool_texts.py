@@ -15,7 +15,9 @@ _OPTIONS = """\
     context: What it should know besides: findings, constraints, file paths.
     timeout_seconds: How long it may take; leave it out for the agent's own limit.
     verify: A shell command that has to succeed in the sub-agent's sandbox, such as its tests. While
-        it fails, the sub-agent gets its output and corrects its work."""
+        it fails, the sub-agent gets its output and corrects its work.
+    inherit: "conversation" begins it with all of this conversation, paid for again, as a copy of
+        you unless you name a subagent_type; leave it out for work that can be told."""
 
 _TASK = f"""\
 Delegate one self-contained task to a sub-agent and wait for its result.
@@ -39,7 +41,7 @@ One that fails does not stop the others.
 
 Args:
     tasks: Objects with `description` and, if wanted, `subagent_type`, `context`,
-        `timeout_seconds`, `verify`, as for `task`.
+        `timeout_seconds`, `verify`, `inherit`, as for `task`.
 
 Returns:
     success, true only if all succeeded; summary ("Completed 2 of 3 tasks."); and `results`: one

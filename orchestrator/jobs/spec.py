@@ -251,7 +251,11 @@ class JobSpec(WireModel, ValidTextModel):
     """The point of that job from which this one continues: a `checkpoint` of its journal, or its
     last event. None: its end."""
     conversation: BlobId | None = None
-    """The earlier conversation, set from `continues` when the job is submitted."""
+    """The conversation that the agent begins with: the earlier job's, set from `continues` when the
+    job is submitted, or the parent's."""
+    inherit: Literal["conversation"] | None = None
+    """`conversation`: the agent begins with its parent's conversation up to the call, and works on
+    the description as its sub-agent. Only the task of an agent can have it."""
     snapshot: BlobId | None = None
     """The workspace that the job starts from; None: an empty workspace."""
     layers: tuple[BlobId, ...] = Field(default=(), max_length=MAX_LAYERS)

@@ -54,6 +54,7 @@ from fanout.orchestrator.deep_agent import (
     say_ending,
     settle_results,
     summary_of,
+    task_message,
     text_mode,
     text_of,
     usage_of,
@@ -466,7 +467,7 @@ class Subagent:
                 *mcp_tools(self._definition.mcp_servers, self._sandbox, self._journal),
             ],
             added_instruction=self.children.instruction()
-            + (CONTINUED if self._spec.conversation else "")
+            + (CONTINUED if self._spec.continues else "")
             + (WORKSPACE_RESTORED if is_restored else ""),
             files_folder=f"{self._sandbox.home}/{definition_files.FOLDER}",
             max_output_tokens=self._max_output_tokens,
@@ -497,10 +498,8 @@ class Subagent:
 
     def _task(self) -> types.Content:
         """Return the job's first message: the description and the context that the parent gave."""
-        text = self._spec.description
-        if self._spec.context:
-            text += f"\n\n<context>\n{self._spec.context}\n</context>"
-        return types.Content(role="user", parts=[types.Part(text=text)])
+        spec = self._spec
+        return task_message(spec.description, spec.context or "", forked=spec.inherit is not None)
 
     async def _answer(self, events: list[Event]) -> AgentAnswer:
         approvals = waiting_approvals(self._spec.id, events)

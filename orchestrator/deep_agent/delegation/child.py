@@ -93,16 +93,25 @@ class Child:
         files: Its files.
         task_id: The id of the task in its record.
         call_id: The parent's call.
+        follows_conversation: Whether its task follows its parent's conversation.
     """
 
     def __init__(
-        self, member: RosterMember, run: ChildRun, files: ChildFiles, *, task_id: str, call_id: str
+        self,
+        member: RosterMember,
+        run: ChildRun,
+        files: ChildFiles,
+        *,
+        task_id: str,
+        call_id: str,
+        follows_conversation: bool,
     ) -> None:
         self.task_id = task_id
         self._member = member
         self._run = run
         self._files = files
         self._call_id = call_id
+        self._follows_conversation = follows_conversation
         self._answers: dict[str, JsonValue] = {}
         self._started = time.monotonic()
         self._is_over = False
@@ -143,7 +152,7 @@ class Child:
             Exception: Whatever ended the run; `failed` makes a record of it.
         """
         self._started = time.monotonic()
-        task = task_message(description, context, forked=self._member.forks)
+        task = task_message(description, context, forked=self._follows_conversation)
         running = asyncio.create_task(self._continue_run(task, emit))
         try:
             await asyncio.wait([running], timeout=seconds)

@@ -72,7 +72,7 @@ has one answer as of `task` for each, in order.""",
         "Delegate one self-contained task to the sub-agent {} and wait for its result. {}".format
     ),
     items="Objects with description and, if wanted, subagent_type, context, timeout_seconds, "
-    "as for task",
+    "inherit, as for task",
 )
 
 

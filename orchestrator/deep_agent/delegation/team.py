@@ -9,7 +9,7 @@ result.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
@@ -31,7 +31,7 @@ from ..dangling_calls import (
     unanswered_calls,
 )
 from ..middleware import BackendSource
-from ..prompts import FORKED_CALL
+from ..prompts import FORKED_CALL, NO_HEIR
 from .apply_changes import PathLock
 from .child import Child, ChildRun, InheritedApproval
 from .child_files import (
@@ -42,6 +42,7 @@ from .child_files import (
     StagedShellFiles,
     fits,
 )
+from .inherited import Inherit, conversation_of_call
 from .roster import (
     GENERAL_PURPOSE,
     RosterMember,
@@ -86,6 +87,11 @@ class Task(BaseModel):
         description="How long it may take; leave it out as a rule",
     )
     """None for the limit that the agent was made with."""
+    inherit: Inherit | None = Field(
+        default=None,
+        description='"conversation" begins it with all of this conversation, paid for again; '
+        "leave it out for work that can be told",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +134,10 @@ class Team:
         member = self.members.get(agent_identifier(task.subagent_type))
         names = [known.name for known in self.members.values()]
         asked = member.name if member else task.subagent_type
-        return task_refusal(task.description, asked, names) or task
+        refused = task_refusal(task.description, asked, names)
+        if not refused and task.inherit and member and not _takes_conversation(member):
+            refused = NO_HEIR.format(agent=member.name)
+        return refused or task
 
     async def child(self, task: Task, context: ToolContext, task_id: str) -> Child:
         """Return a sub-agent for a task that is not refused.
@@ -141,10 +150,16 @@ class Team:
         member = self.members[agent_identifier(task.subagent_type)]
         files = await self._child_files(member, context)
         parent = context.get_invocation_context()
+        agent = self.agent(member, files.backend)
+        given: Sequence[Event] = ()
+        if task.inherit:
+            given = conversation_of_call(context, agent.name)
+        elif member.forks:
+            given = copy_conversation(parent)
         run = ChildRun(
-            self.agent(member, files.backend),
+            agent,
             parent,
-            given=copy_conversation(parent) if member.forks else (),
+            given=given,
             plugins=[self.approval] if isinstance(member.made, BaseNode) else (),
         )
         return Child(
@@ -153,6 +168,7 @@ class Team:
             files,
             task_id=task_id,
             call_id=str(context.function_call_id),
+            follows_conversation=bool(given),
         )
 
     async def _child_files(self, member: RosterMember, context: ToolContext) -> ChildFiles:
@@ -195,6 +211,11 @@ def _runs_anywhere(files: Backend) -> TypeGuard[LocalShellBackend]:
     return isinstance(files, LocalShellBackend) and (
         type(files).execute is LocalShellBackend.execute
     )
+
+
+def _takes_conversation(member: RosterMember) -> bool:
+    """Return whether a member is one agent with a model, which can go on from messages."""
+    return isinstance(member.made, LlmAgent) or not isinstance(member.made, BaseNode)
 
 
 def copy_conversation(parent: InvocationContext) -> list[Event]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
@@ -24,6 +24,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
 from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.delegation.calls import JobTask, job_id_of_call
 from fanout.orchestrator.delegation.continuation import Continuations
+from fanout.orchestrator.delegation.inherited import check_heir
 from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.jobs.ceilings import no_more_than
 from fanout.orchestrator.jobs.failures import (
@@ -43,6 +44,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from ...heartbeat import HeldLease, elapsed_clock
 from ...sandbox import Sandbox
 from ..services import JobServices
+from .inherited import CallersConversation
 
 SHORTEST_CHILD_SECONDS = 0.001
 """The time limit of a child whose parent's time is over: a limit has to be above zero."""
@@ -125,7 +127,12 @@ class ChildJobs:
                 )
 
     def child(
-        self, call_id: str, number: int, item: Mapping[str, Any], traceparent: str | None = None
+        self,
+        call_id: str,
+        number: int,
+        item: Mapping[str, Any],
+        conversation: CallersConversation,
+        traceparent: str | None = None,
     ) -> Child:
         """Return the job that a task becomes, without its snapshot.
 
@@ -135,14 +142,17 @@ class ChildJobs:
             call_id: The tool call, unique within the job.
             number: The task's index among those of the call.
             item: The task, as the model wrote it.
+            conversation: The job's, up to the call.
             traceparent: The span of the tool call; None: the one that is open.
         """
         parent = self._spec
         try:
-            task = JobTask.of_item(item, number, self.agents)
+            task = JobTask.of_item(item, number, self.agents, caller=self._definition.name)
             policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
             definition = self._services.definitions[task.subagent_type]
             check_commands(definition, policies, verify=task.verify)
+            if task.inherit:
+                check_heir(definition)
             child = task.job_spec(
                 f"{call_id}.{number}",
                 root_id=parent.root_id,
@@ -157,12 +167,24 @@ class ChildJobs:
                 max_attempts=parent.max_attempts,
                 labels=parent.labels,
                 traceparent=traceparent or open_traceparent() or parent.traceparent,
-                model=self._choose_model(task.subagent_type),
+                **self._shared_with(task),
             )
+            child = conversation.given_to(child)
             submission(child)  # raises InvalidJob if it cannot be stored
         except (InvalidJob, ValidationError) as failure:
             return failure
         return child
+
+    def _shared_with(self, task: JobTask) -> dict[str, Any]:
+        """Return the fields that a child has from its parent.
+
+        A copy that inherits the conversation has all that shapes a request: with another system
+        instruction or model, no cache of the parent's requests would serve it.
+        """
+        model = self._choose_model(task.subagent_type)
+        if not task.inherit or task.subagent_type != self._definition.name:
+            return {"model": model}
+        return {"model": self._spec.model or model, "verify_merges": self._spec.verify_merges}
 
     def _choose_model(self, agent: str) -> str | None:
         """Return the model that a child has from its tree; None: that of its own definition.
@@ -173,6 +195,15 @@ class ChildJobs:
         if definition.model is not None or definition.a2a is not None:
             return None
         return self._spec.model or self._tree_model
+
+    async def store(self, conversations: Iterable[bytes]) -> None:
+        """Store what children inherit, before they are submitted.
+
+        Raises:
+            JobFailure: It cannot be stored.
+        """
+        for conversation in conversations:
+            await self._services.blobs.put(conversation)
 
     async def submit(self, child: JobSpec) -> str:
         """Submit a child of the running job and return its id; the same one for every call.

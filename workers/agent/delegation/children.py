@@ -48,6 +48,7 @@ from ..services import JobServices
 from ..session_journal import AttemptJournal
 from .child_jobs import Child, ChildJobs
 from .collector import Collector
+from .inherited import CallersConversation
 from .ledger_tasks import LedgerTasks
 
 
@@ -59,6 +60,8 @@ class AwaitedTasks:
     """The jobs to submit, for the calls of `task` and `tasks`."""
     started: tuple[str, ...] = ()
     """The ids of the tasks that were started before."""
+    inherited: tuple[bytes, ...] = ()
+    """The conversations with which new children begin, to store before they are submitted."""
     until: float | None = None
     """When the wait ends, in seconds since the epoch by the clock of Redis; None: when all have
     ended."""
@@ -92,6 +95,9 @@ class Children:
         ends_at: float,
         used: Callable[[], ModelUsage],
     ) -> None:
+        self._agent = definition.name
+        self._earlier: Sequence[Event] = ()
+        """What the job's conversation began with."""
         self._delegation = definition.delegation
         self._command = spec.verify_merges or definition.verify_merges
         self._is_root = spec.parent_id is None
@@ -148,6 +154,7 @@ class Children:
         Raises:
             JobFailure: A landing that did not end cannot be undone, or Redis does not answer.
         """
+        self._earlier = history.earlier
         await self._jobs.load_tree_model()
         await self._collector.resume(history)
 
@@ -182,12 +189,13 @@ class Children:
         """
         answered = {answer.id for event in events for answer in event.get_function_responses()}
         made = {call.id: call for event in events for call in event.get_function_calls()}
+        conversation = [*self._earlier, *events]
         tools = {tool.name: tool for tool in self.tools() if tool.name != UPDATE_TOOL}
         for answer in answers.get_function_responses():
             tool = tools.get(str(answer.name))
             if tool is None or answer.id in answered or self._policy.get(tool.name):
                 continue
-            context = _RepeatedCall(str(answer.id), events)
+            context = _RepeatedCall(str(answer.id), conversation)
             args = dict(made[answer.id].args or {})
             answer.response = await tool.run_async(args=args, tool_context=cast(Any, context))
             answers.actions.state_delta.update(context.state)
@@ -200,8 +208,18 @@ class Children:
         calls = deferred_calls(events)
         if not calls:
             return None
-        children = [child for waiting in calls for child in self._children_of_call(waiting)]
-        jobs = [child for child in children if isinstance(child, JobSpec)]
+        made = [
+            (child, conversation)
+            for waiting in calls
+            for conversation in [self._conversation(waiting, events)]
+            for child in self._children_of_call(waiting, conversation)
+        ]
+        jobs = [child for child, _ in made if isinstance(child, JobSpec)]
+        inherited = {
+            child.conversation: conversation.lines(child.agent)
+            for child, conversation in made
+            if isinstance(child, JobSpec) and child.inherit
+        }
         waits = [call.arguments for call in calls if call.made.call.name == WAIT_TOOL]
         started = [job_id for wait in waits for job_id in wait["job_ids"]]
         started += [job.id for job in jobs if self._collector.newest(job.id) != job.id]
@@ -210,6 +228,7 @@ class Children:
         return AwaitedTasks(
             tuple(job for job in jobs if job.id not in started),
             tuple(dict.fromkeys(map(self._collector.newest, started))),
+            tuple(inherited.values()),
             min(ends, default=None),
         )
 
@@ -228,6 +247,7 @@ class Children:
         """
         if awaited is None or not awaited.children:
             return awaited
+        await self._jobs.store(awaited.inherited)
         start = await self._jobs.snapshots.of(bundle)
         children = tuple(child.model_copy(update=start.update()) for child in awaited.children)
         return replace(awaited, children=children)
@@ -246,7 +266,11 @@ class Children:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer.
         """
-        calls = [(call, self._children_of_call(call)) for call in deferred_calls(history.events)]
+        events = history.events
+        calls = [
+            (call, self._children_of_call(call, self._conversation(call, events)))
+            for call in deferred_calls(events)
+        ]
         jobs = [child for _, children in calls for child in children if isinstance(child, JobSpec)]
         if any(job.id not in history.children for job in jobs):
             return None
@@ -277,7 +301,19 @@ class Children:
             return failed_task(LimitReached(f"The task was not begun: {refusal}."))
         return await self._collector.collect(child.id, child.agent)
 
-    def _children_of_call(self, deferred: DeferredCall) -> list[Child]:
+    def _conversation(self, deferred: DeferredCall, events: Sequence[Event]) -> CallersConversation:
+        """Return the conversation up to a call.
+
+        Args:
+            deferred: The call.
+            events: The job's own events.
+        """
+        all_events = [*self._earlier, *events]
+        return CallersConversation(self._agent, all_events, deferred.made.call.id)
+
+    def _children_of_call(
+        self, deferred: DeferredCall, conversation: CallersConversation
+    ) -> list[Child]:
         """Return the jobs that a call's tasks become, in order."""
         call, event = deferred.made.call, deferred.made.event
         if call.name == WAIT_TOOL:
@@ -286,7 +322,8 @@ class Children:
         name = name_of_call(event.id, call.id)
         traceparent = self._tasks.traceparents.get(call.id)
         return [
-            self._jobs.child(name, number, item, traceparent) for number, item in enumerate(tasks)
+            self._jobs.child(name, number, item, conversation, traceparent)
+            for number, item in enumerate(tasks)
         ]
 
 

@@ -14,7 +14,12 @@ from typing import Any
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
-from fanout.orchestrator.deep_agent import TaskResult, combined_answer, deferred_result
+from fanout.orchestrator.deep_agent import (
+    TaskResult,
+    combined_answer,
+    deferred_result,
+    event_with_call,
+)
 from fanout.orchestrator.delegation.answers import failed_task, job_summary
 from fanout.orchestrator.delegation.calls import name_of_call
 from fanout.orchestrator.jobs.failures import (
@@ -29,6 +34,7 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 
 from .child_jobs import ChildJobs, open_traceparent
 from .collector import Collector
+from .inherited import CallersConversation
 
 
 class LedgerTasks:
@@ -61,7 +67,10 @@ class LedgerTasks:
             self._jobs.check_room(len(items))
         except LimitReached as failure:
             return failed_task(failure)
-        children = [self._jobs.child("", number, item) for number, item in enumerate(items)]
+        conversation = self._conversation(tool_context)
+        children = [
+            self._jobs.child("", number, item, conversation) for number, item in enumerate(items)
+        ]
         refusals = [failed_task(child) for child in children if isinstance(child, Exception)]
         if len(refusals) == len(items):
             return combined_answer(refusals) if combined else refusals[0]
@@ -80,11 +89,19 @@ class LedgerTasks:
             SandboxFailure: The sandbox failed.
         """
         self._jobs.check_room(1)
-        child = self._jobs.child(_name_of(tool_context), 0, item)
+        conversation = self._conversation(tool_context)
+        child = self._jobs.child(_name_of(tool_context), 0, item, conversation)
         if isinstance(child, Exception):
             raise child
+        if child.inherit:
+            await self._jobs.store([conversation.lines(child.agent)])
         start = await self._jobs.snapshots.now()
         return await self._jobs.submit(child.model_copy(update=start.update()))
+
+    def _conversation(self, tool_context: ToolContext) -> CallersConversation:
+        """Return the conversation up to a call."""
+        events = tool_context.session.events
+        return CallersConversation(self._spec.agent, events, tool_context.function_call_id)
 
     async def find(self, job_id: str, tool_context: ToolContext) -> JobRecord:
         """See `JobTasks.find`."""
@@ -189,10 +206,5 @@ def _unknown(job_id: str) -> UnknownJob:
 def _name_of(tool_context: ToolContext) -> str:
     """Return the name of a call, which is the same when its attempt is repeated."""
     call_id = tool_context.function_call_id
-    events = reversed(tool_context.session.events)
-    made_in = (
-        event.id
-        for event in events
-        if any(call.id == call_id for call in event.get_function_calls())
-    )
-    return name_of_call(next(made_in, ""), call_id)
+    reply = event_with_call(tool_context.session.events, str(call_id))
+    return name_of_call(reply.id if reply else "", call_id)
