@@ -45,6 +45,8 @@ def check_submission(
     definition, policy = definitions[spec.agent], spec.caller_policy
     own = definition.job_limits().over(defaults)
     ceilings.check(spec.limits)
+    if spec.script is not None:
+        _check_script(definition, spec.interrupt_on)
     check_commands(
         definition, spec.interrupt_on, verify=spec.verify, verify_merges=spec.verify_merges
     )
@@ -57,6 +59,24 @@ def check_submission(
     if spec.parent_id is None:  # those of other jobs are what a worker has made of their parents'
         _check_verify(spec, policy, definition)
         _check_limits(spec, policy, own)
+
+
+def _check_script(definition: AgentDefinition, interrupt_on: InterruptOn) -> None:
+    """Refuse a script under a definition whose tasks a person has to approve, or that is remote.
+
+    Raises:
+        InvalidJob: The text says which of them.
+    """
+    if definition.a2a is not None:
+        raise InvalidJob(
+            f"{definition.name} works elsewhere, so no script can run as it: name another agent."
+        )
+    if any(policy.get("task") for policy in (interrupt_on, definition.interrupt_on)):
+        raise InvalidJob(
+            f"A person approves each task of {definition.name}, and a script would start tasks "
+            "without asking: name another agent, or have an operator remove task from interrupt_on "
+            "of its definition."
+        )
 
 
 def check_commands(

@@ -31,6 +31,8 @@ class Ceilings(WireModel):
     """A job that costs more is a mistake, or needs an operator's permission."""
     max_tool_calls: int = Field(default=100_000, gt=0)
     """Ten for each of the most model calls."""
+    max_calls: int = Field(default=10_000, gt=0)
+    """Jobs of one script: what a script of ten thousand files needs."""
     cpus: float = Field(default=16, gt=0)
     """The cores of a usual host."""
     memory_bytes: int = Field(default=16 * GIB, ge=64 * 1024**2)

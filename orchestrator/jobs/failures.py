@@ -25,6 +25,9 @@
     ├── DeadlineExceeded      the job's time is used up
     ├── LimitReached          a budget or a resource limit ended the job in order
     ├── AgentFailed           the agent ended without an answer
+    ├── ScriptFailed          the job's script ended with an error
+    │   ├── ScriptIncomplete  it ended, and calls that it asked for were not run
+    │   └── ScriptDiverged    run again, it made other calls than before
     ├── VerificationFailed    its answers did not pass the job's verification
     ├── ModelUnavailable      the model's service did not respond, after all retries  retryable
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
@@ -183,6 +186,18 @@ class LimitReached(JobFailure):
 
 class AgentFailed(JobFailure):
     """The agent ended without an answer, or with one that does not match its schema."""
+
+
+class ScriptFailed(JobFailure):
+    """The job's script ended with an error; the text has its line."""
+
+
+class ScriptIncomplete(ScriptFailed):
+    """The job's script ended, and calls that it asked for were not run."""
+
+
+class ScriptDiverged(ScriptFailed):
+    """The job's script was run again, and made other calls than before; nothing was submitted."""
 
 
 class VerificationFailed(JobFailure):

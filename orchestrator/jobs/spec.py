@@ -91,6 +91,8 @@ class Limits(WireModel):
     """The cost at list prices; not enforced for a model whose price is unknown."""
     max_tool_calls: int | None = Field(default=None, gt=0)
     """Tool calls, successful or not."""
+    max_calls: int | None = Field(default=None, gt=0)
+    """Jobs that a script may ask for, over its whole run."""
     cpus: float | None = Field(default=None, gt=0)
     """Cores for the commands."""
     memory_bytes: int | None = Field(default=None, ge=64 * 1024**2)
@@ -241,6 +243,11 @@ class JobSpec(WireModel, ValidTextModel):
     at: EventId | None = None
     """The point of that job from which this one continues: a `checkpoint` of its journal, or its
     last event. None: its end."""
+    script: BlobId | None = None
+    """A script that this job runs instead of an agent: `agent` says under whose policies and
+    limits. Its text has 64 KiB at the most."""
+    script_inputs: dict[str, JsonValue] = Field(default_factory=dict)
+    """The value of `inputs` in the script."""
     conversation: BlobId | None = None
     """The earlier conversation, set from `continues` when the job is submitted."""
     snapshot: BlobId | None = None

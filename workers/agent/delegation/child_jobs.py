@@ -16,11 +16,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from fanout.orchestrator.approvals import merge_policies
-from fanout.orchestrator.configuration.agent_definitions import (
-    GENERAL_PURPOSE,
-    AgentDefinition,
-    AgentDefinitions,
-)
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.delegation.calls import JobTask, job_id_of_call
 from fanout.orchestrator.delegation.continuation import Continuations
@@ -36,6 +32,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles
 from fanout.orchestrator.jobs.store.stored import submission
+from fanout.orchestrator.scripts.agents import callable_agents, script_agents
 from fanout.orchestrator.tracing import spans
 from fanout.orchestrator.workspace import layers
 from fanout.orchestrator.workspace.blobs import BlobStore
@@ -83,7 +80,11 @@ class ChildJobs:
         self._lease = lease
         self._tree_model: str | None = None
         self.snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
-        self.agents = _callable(definition, services.definitions)
+        self.agents = (
+            script_agents(spec, services.definitions)
+            if spec.script is not None
+            else callable_agents(definition, services.definitions)
+        )
         """The agents that may be called, with their descriptions."""
 
     async def load_tree_model(self) -> None:
@@ -276,19 +277,6 @@ def open_traceparent() -> str | None:
     """Return the context of the span that is open, for the jobs that are submitted in it."""
     here = spans.current()
     return None if here is None else str(here)
-
-
-def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:
-    """Return the agents that an agent may call, with their descriptions.
-
-    An agent that names no sub-agents may call none. The general-purpose agent has all tools, so an
-    agent with a limited set of tools may call it only if it names it: otherwise it could have
-    commands run that it may not run.
-    """
-    agents = definitions.callable_by(definition) if definition.subagents else {}
-    if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:
-        agents.pop(GENERAL_PURPOSE, None)
-    return agents
 
 
 class ChildSnapshots:
