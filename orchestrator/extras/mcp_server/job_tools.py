@@ -51,11 +51,7 @@ MAX_LISTED = 50
 """The most jobs of one page: a model reads all of them."""
 
 States = Annotated[list[JobState] | None, Field(description="Only jobs in one of these states.")]
-WantedScriptText = Annotated[
-    str, Field(description=texts.SCRIPT, min_length=1, max_length=MAX_SCRIPT_BYTES)
-]
-Inputs = Annotated[dict[str, Any] | None, Field(description=texts.INPUTS)]
-Labels = Annotated[
+WantedLabels = Annotated[
     dict[str, str] | None, Field(description="Only jobs with all of these labels.")
 ]
 Words = Annotated[str, Field(description="A part of the id, agent, description or a label.")]
@@ -76,6 +72,10 @@ MoreText = Annotated[str | None, Field(description=texts.CONTEXT)]
 Workspace = Annotated[str | None, Field(description=texts.WORKSPACE)]
 Verify = Annotated[str | None, Field(description=texts.VERIFY)]
 Model = Annotated[str | None, Field(description=texts.MODEL)]
+ScriptText = Annotated[
+    str, Field(description=texts.SCRIPT, min_length=1, max_length=MAX_SCRIPT_BYTES)
+]
+Inputs = Annotated[dict[str, Any] | None, Field(description=texts.INPUTS)]
 Labels = Annotated[dict[str, str] | None, Field(description=texts.LABELS)]
 Timeout = Annotated[float | None, Field(description=texts.TIMEOUT, gt=0)]
 Continues = Annotated[str | None, Field(description=texts.CONTINUES)]

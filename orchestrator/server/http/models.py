@@ -386,8 +386,10 @@ class RunRequest(_Body):
         examples=["Make the failing tests pass, and say why they failed."],
     )
     """The task, in plain language; of a script what lists show, by default its first line."""
-    script: Text | None = Field(default=None, min_length=1, max_length=MAX_SCRIPT_BYTES, pattern=r"\S")
-    """A script that calls agents, in UTF-8, at most 64 KiB; its value is the `output` of the result."""
+    script: Text | None = Field(
+        default=None, min_length=1, max_length=MAX_SCRIPT_BYTES, pattern=r"\S"
+    )
+    """A script that calls agents, at most 64 KiB; its value is the `output` of the result."""
     inputs: dict[str, JsonValue] | None = None
     """The values of the script's `inputs`."""
     agent: AgentName = COORDINATOR

@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 @router.get("/jobs/{job_id}/script")
 async def progress(jobs: Jobs, job_id: str) -> ScriptProgress:
-    """Return how a script stands: its phases with counts, what it waits for, its newest log lines."""
+    """Return how a script stands: phases with counts, what it waits for, its newest log lines."""
     record = await jobs.get(job_id)
     if record.script is None:
         raise Problem(404, f"Job {job_id} runs an agent and no script: read /v1/jobs/{job_id}.")
