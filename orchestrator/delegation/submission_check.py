@@ -46,7 +46,7 @@ def check_submission(
     own = definition.job_limits().over(defaults)
     ceilings.check(spec.limits)
     if spec.script is not None:
-        _check_script(definition, spec.interrupt_on)
+        check_script_policy(definition, spec.interrupt_on)
     check_commands(
         definition, spec.interrupt_on, verify=spec.verify, verify_merges=spec.verify_merges
     )
@@ -61,8 +61,12 @@ def check_submission(
         _check_limits(spec, policy, own)
 
 
-def _check_script(definition: AgentDefinition, interrupt_on: InterruptOn) -> None:
+def check_script_policy(definition: AgentDefinition, interrupt_on: InterruptOn) -> None:
     """Refuse a script under a definition whose tasks a person has to approve, or that is remote.
+
+    Args:
+        definition: The definition of the job's agent.
+        interrupt_on: The policy that the job has besides.
 
     Raises:
         InvalidJob: The text says which of them.

@@ -24,6 +24,15 @@ MAX_REPLIES_BYTES = 4 * 1024**2
 ScriptArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="A script, or the name of a bundled one.")
 ]
+ScriptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--script",
+        metavar="FILE",
+        help="Run this script, which calls agents, instead of an agent on GOAL: a file, or the name "
+        "of a bundled one (`fanout script ls`).",
+    ),
+]
 InputOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -112,6 +121,24 @@ def faults_of(
 
     known = {one.name: one.description for one in agents.values()}
     return asyncio.run(check_script(script.source, known, inputs=inputs, replies=replies))
+
+
+def refuse_faults(script: ScriptFile, agents: AgentDefinitions, inputs: Mapping[str, Any]) -> None:
+    """Refuse a script with faults, before anything is started for it.
+
+    Raises:
+        UsageProblem: Lists the faults with their lines.
+    """
+    faults = faults_of(script, agents, inputs=inputs)
+    missing = [name for fault in faults if (name := script.missing_input(fault, inputs))]
+    if missing:
+        about = script.inputs.get(missing[0])
+        raise UsageProblem(
+            f"{script.path} needs the input {missing[0]}{f' ({about})' if about else ''}: "
+            f"--input {missing[0]}=VALUE"
+        )
+    if faults:
+        raise UsageProblem("\n".join(f"{script.path}: {fault}" for fault in faults))
 
 
 def read_replies(path: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.delegation.calls import JobTask, job_id_of_call
 from fanout.orchestrator.delegation.continuation import Continuations
-from fanout.orchestrator.delegation.submission_check import check_commands
+from fanout.orchestrator.delegation.submission_check import check_commands, check_script_policy
 from fanout.orchestrator.jobs.ceilings import no_more_than
 from fanout.orchestrator.jobs.failures import (
     BlobMissing,
@@ -138,32 +138,68 @@ class ChildJobs:
             item: The task, as the model wrote it.
             traceparent: The span of the tool call; None: the one that is open.
         """
-        parent = self._spec
         try:
             task = JobTask.of_item(item, number, self.agents)
-            policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
             definition = self._services.definitions[task.subagent_type]
-            check_commands(definition, policies, verify=task.verify)
-            child = task.job_spec(
-                f"{call_id}.{number}",
-                root_id=parent.root_id,
-                parent_id=parent.id,
-                depth=parent.depth + 1,
-                tenant=parent.tenant,
-                owner=parent.owner,
-                caller_policy=parent.caller_policy,
-                limits=self._child_limits(task.subagent_type, task.timeout_seconds),
-                interrupt_on=policies,
-                priority=parent.priority,
-                max_attempts=parent.max_attempts,
-                labels=parent.labels,
-                traceparent=traceparent or open_traceparent() or parent.traceparent,
-                model=self._choose_model(task.subagent_type),
+            check_commands(definition, self._policies(), verify=task.verify)
+            inherited = self._inherited(task.subagent_type, task.timeout_seconds, traceparent)
+            child = task.job_spec(f"{call_id}.{number}", **inherited)
+            submission(child)  # raises InvalidJob if it cannot be stored
+        except (InvalidJob, ValidationError) as failure:
+            return failure
+        return child
+
+    def script_child(
+        self, call_id: str, call: Mapping[str, Any], traceparent: str | None = None
+    ) -> Child:
+        """Return the job that a script of the agent becomes, without its snapshot.
+
+        It runs under the agent's own definition.
+
+        Args:
+            call_id: The tool call, unique within the job.
+            call: The `script`, which is the id of its blob, its `title` and its `inputs`.
+            traceparent: As of `child`.
+        """
+        agent = self._spec.agent
+        try:
+            check_script_policy(self._definition, self._policies())
+            child = JobSpec(
+                id=job_id_of_call(self._spec.id, f"{call_id}.0"),
+                agent=agent,
+                description=call["title"],
+                script=call["script"],
+                script_inputs=call["inputs"],
+                **self._inherited(agent, None, traceparent),
             )
             submission(child)  # raises InvalidJob if it cannot be stored
         except (InvalidJob, ValidationError) as failure:
             return failure
         return child
+
+    def _policies(self) -> dict[str, Any]:
+        return merge_policies(self._spec.interrupt_on, self._definition.interrupt_on)
+
+    def _inherited(
+        self, agent: str, timeout_seconds: float | None, traceparent: str | None
+    ) -> dict[str, Any]:
+        """Return the fields of a child that come from the job."""
+        parent = self._spec
+        return {
+            "root_id": parent.root_id,
+            "parent_id": parent.id,
+            "depth": parent.depth + 1,
+            "tenant": parent.tenant,
+            "owner": parent.owner,
+            "caller_policy": parent.caller_policy,
+            "limits": self._child_limits(agent, timeout_seconds),
+            "interrupt_on": self._policies(),
+            "priority": parent.priority,
+            "max_attempts": parent.max_attempts,
+            "labels": parent.labels,
+            "traceparent": traceparent or open_traceparent() or parent.traceparent,
+            "model": self._choose_model(agent),
+        }
 
     def _choose_model(self, agent: str) -> str | None:
         """Return the model that a child has from its tree; None: that of its own definition.

@@ -28,8 +28,9 @@ from fanout.orchestrator.deep_agent import (
     combined_answer,
     deferred_calls,
 )
-from fanout.orchestrator.delegation.answers import failed_task
+from fanout.orchestrator.delegation.answers import failed_task, script_result
 from fanout.orchestrator.delegation.calls import (
+    SCRIPT_TOOL,
     UPDATE_TOOL,
     WAIT_TOOL,
     agent_list,
@@ -93,6 +94,7 @@ class Children:
         used: Callable[[], ModelUsage],
     ) -> None:
         self._delegation = definition.delegation
+        self._has_scripts = definition.scripts
         self._command = spec.verify_merges or definition.verify_merges
         self._is_root = spec.parent_id is None
         policies = (spec.interrupt_on, definition.interrupt_on)
@@ -110,7 +112,9 @@ class Children:
             max_reworks=max_reworks,
             ends_at=ends_at,
         )
-        self._tasks = LedgerTasks(services.ledger, spec, self._jobs, self._collector)
+        self._tasks = LedgerTasks(
+            services.ledger, services.blobs, spec, self._jobs, self._collector
+        )
 
     @property
     def are_verified(self) -> bool:
@@ -156,7 +160,10 @@ class Children:
         agents = self._jobs.agents
         if not agents:
             return []
-        return JobTaskTools(self._tasks, OF_JOB, MethodTool).tools(self._delegation, agents)
+        scripts = self._tasks if self._has_scripts else None
+        return JobTaskTools(self._tasks, OF_JOB, MethodTool, scripts).tools(
+            self._delegation, agents
+        )
 
     def instruction(self) -> str:
         """Return the text about callable agents for the agent's instruction."""
@@ -264,8 +271,7 @@ class Children:
                 results.append((call, await self._tasks.collected(call.arguments["job_ids"])))
                 continue
             collected = [await self._collect(child, history) for child in children]
-            is_combined = call.made.call.name == "tasks"
-            results.append((call, combined_answer(collected) if is_combined else collected[0]))
+            results.append((call, _answer(str(call.made.call.name), collected)))
         return results
 
     async def _collect(self, child: Child, history: History) -> TaskResult:
@@ -282,12 +288,23 @@ class Children:
         call, event = deferred.made.call, deferred.made.event
         if call.name == WAIT_TOOL:
             return []
+        if call.name == SCRIPT_TOOL:
+            name = name_of_call(event.id, call.id)
+            traceparent = self._tasks.traceparents.get(call.id)
+            return [self._jobs.script_child(name, deferred.arguments, traceparent)]
         tasks = deferred.arguments["tasks"] if call.name == "tasks" else [deferred.arguments]
         name = name_of_call(event.id, call.id)
         traceparent = self._tasks.traceparents.get(call.id)
         return [
             self._jobs.child(name, number, item, traceparent) for number, item in enumerate(tasks)
         ]
+
+
+def _answer(tool: str, collected: Sequence[TaskResult]) -> TaskResult:
+    """Return the result of a call whose tasks have ended."""
+    if tool == SCRIPT_TOOL:
+        return script_result(collected[0])
+    return combined_answer(collected) if tool == "tasks" else collected[0]
 
 
 class _RepeatedCall:
