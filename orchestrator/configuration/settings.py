@@ -147,7 +147,7 @@ class LimitSettings(TreeBounds, Limits):
     max_model_calls: int = Field(default=200, gt=0)
     """The model calls of a job: an agent that has not finished by then repeats itself."""
     max_calls: int = Field(default=1000, gt=0)
-    """Jobs that a script may ask for: a script that asks for more is more often wrong than large."""
+    """Jobs that a script may ask for: one that asks for more is more often wrong than large."""
     cpus: float = Field(default=1.0, gt=0)
     """Cores for the commands of a job: agents wait for models most of the time."""
     memory_bytes: int = Field(default=GIB, ge=64 * 1024**2)

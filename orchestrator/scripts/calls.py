@@ -22,8 +22,6 @@ from .values import Handle, Result, plain
 AGENT = "agent"
 """The kind of the calls that become a job each: `agent` and `start`."""
 BEST_OF = "best_of"
-REUSED = (AGENT, BEST_OF)
-"""The kinds whose results an edited script keeps."""
 FILES = ("land", "keep", "discard")
 """What becomes of the changes of a call: they land at the end of its phase, wait for `land`, or are
 dropped."""
@@ -100,14 +98,18 @@ class Call:
     """All arguments, also those that have their defaults."""
     key: str
     """Its identity within the script."""
-    reuse: str = ""
-    """The digest of what another script has to call alike, to have its result; empty: nothing is
-    reused."""
 
     @property
     def kind(self) -> str:
         """Its function; `agent` for `start` too, which is the same call."""
         return _kind(self.function)
+
+    @property
+    def job_count(self) -> int:
+        """How many jobs it becomes: 0 for what is done by the script's own job."""
+        if self.kind == BEST_OF:
+            return int(self.arguments["count"])
+        return int(self.kind == AGENT)
 
     @property
     def is_checked(self) -> bool:
@@ -136,9 +138,7 @@ class CallNames:
         arguments = _bound(function, args, kwargs)
         digest = _digest([_kind(function), identity(arguments)])
         self._made[digest] += 1
-        number = self._made[digest]
-        reuse = f"{digest}/{number}" if _kind(function) in REUSED else ""
-        return Call(function, arguments, f"{digest}/{number}", reuse)
+        return Call(function, arguments, f"{digest}/{self._made[digest]}")
 
 
 def identity(arguments: Mapping[str, Any]) -> JsonValue:

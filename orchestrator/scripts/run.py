@@ -7,9 +7,11 @@ results together may go on with either of them first.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .calls import AT_ONCE, FUNCTIONS, BadCall, Call, CallNames
@@ -34,7 +36,9 @@ class Settled:
     call: Call
     value: Any = None
     error: str = ""
-    """Why the call failed: raised as `AgentFailed`; empty: it has a value."""
+    """Why the call failed, which is raised; empty: it has a value."""
+    exception: str = AGENT_FAILED
+    """The name of the interpreter's exception that is raised then."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,7 @@ async def run_script(
         InvalidScript: It has faults that were found before it ran.
         ScriptError: It ended with an error.
     """
-    import pydantic_monty as monty  # noqa: PLC0415 - only who runs a script loads it
-
+    monty = await asyncio.to_thread(_load)
     lines = _Lines([] if printed is None else printed)
     interpreter = Interpreter(agents, seed)
     try:
@@ -123,6 +126,13 @@ async def run_script(
         raise ScriptError(f"The script's value cannot be its result: {error}.") from None
     finally:
         lines.end()
+
+
+def _load() -> ModuleType:
+    """Load the interpreter's client: only who runs a script needs it."""
+    import pydantic_monty  # noqa: PLC0415 - see above
+
+    return pydantic_monty
 
 
 class _Lines:
@@ -179,8 +189,7 @@ class _Run:
 
     async def step(self, state: Any) -> GoOn | None:
         """Go on from what the interpreter has stopped for; None if the script has to wait."""
-        import pydantic_monty as monty  # noqa: PLC0415 - only who runs a script loads it
-
+        monty = _load()
         if isinstance(state, monty.NameLookupSnapshot):
             return _looked_up(state)
         if isinstance(state, monty.FunctionSnapshot):
@@ -222,14 +231,13 @@ class _Run:
 
 def _settling(settled: Settled) -> Any:
     if settled.error:
-        return {"exc_type": AGENT_FAILED, "message": settled.error}
+        return {"exc_type": settled.exception, "message": settled.error}
     return {"return_value": as_interpreted(settled.value)}
 
 
 def _as_error(error: MontyError) -> Exception:
     """Return what a fault of a script is to its author, with its line."""
-    import pydantic_monty as monty  # noqa: PLC0415
-
+    monty = _load()
     text = str(error).replace(AGENT_FAILED, "AgentFailed")
     if isinstance(error, monty.MontyCrashedError):
         return ScriptError("The script's interpreter ended unexpectedly; it may need less memory.")

@@ -502,6 +502,7 @@ class JobRunner:
             self._services.bounds,
             started=tasks.started,
             wake_at=tasks.until,
+            wake_any=tasks.any_seconds,
             timeout_seconds=self._services.limits_of(claim.spec).timeout_seconds,
         )
         return state is not None

@@ -117,7 +117,8 @@ class EventType(StrEnum):
     SCRIPT_STARTED = "script.started"
     """A script begins: the `interpreter`'s version."""
     SCRIPT_CALL = "script.call"
-    """A script has made `calls`: of each its `key`, `function`, `label`, and `jobs` if it has any."""
+    """A script has made `calls`: `key`, `function` and `label` of each, its `phase`, `agent` and
+    `jobs` if it has any."""
     SCRIPT_RESULT = "script.result"
     """A call (`key`) has its result: `ok`, `label`, and the `value` or its `blob`."""
     SCRIPT_PHASE = "script.phase"

@@ -30,7 +30,7 @@ from fanout.orchestrator.jobs.failures import (
     UnknownJob,
 )
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles
+from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles, TreeBounds
 from fanout.orchestrator.jobs.store.stored import submission
 from fanout.orchestrator.scripts.agents import callable_agents, script_agents
 from fanout.orchestrator.tracing import spans
@@ -119,7 +119,7 @@ class ChildJobs:
                 f"A job may have {bounds.max_children} children (FANOUT_LIMITS__MAX_CHILDREN): "
                 "give fewer tasks."
             )
-        for name, left in self._left().items():
+        for name, left in self.left().items():
             if left <= 0:
                 raise LimitReached(
                     f"Nothing is left of your limit {name} for a task: finish without one."
@@ -211,11 +211,12 @@ class ChildJobs:
             return None
         return self._spec.model or self._tree_model
 
-    async def submit(self, child: JobSpec) -> str:
+    async def submit(self, child: JobSpec, bounds: TreeBounds | None = None) -> str:
         """Submit a child of the running job and return its id; the same one for every call.
 
         Args:
             child: The child, with the files that it starts from.
+            bounds: The limits of its tree; None: those of the installation.
 
         Raises:
             LimitReached: The job or its tree has all the children that it may have.
@@ -225,7 +226,9 @@ class ChildJobs:
         """
         self._lease.check()
         claim, ledger = self._lease.claim, self._services.ledger
-        if not await ledger.start(claim.spec.id, claim.token, child, self._services.bounds):
+        if not await ledger.start(
+            claim.spec.id, claim.token, child, bounds or self._services.bounds
+        ):
             raise LeaseLost("Another attempt holds the job.")
         return child.id
 
@@ -282,7 +285,7 @@ class ChildJobs:
             services.limits_of(self._spec),
         )
         budgets: dict[str, Any] = {}
-        for name, left in self._left().items():
+        for name, left in self.left().items():
             agent_limit = getattr(agent_limits, name)
             budgets[name] = max(left, 1e-6 if name == "max_cost_usd" else 1)
             if agent_limit is not None:
@@ -295,7 +298,7 @@ class ChildJobs:
         )
         return Limits(timeout_seconds=timeout_seconds, **resources, **budgets)
 
-    def _left(self) -> dict[str, Any]:
+    def left(self) -> dict[str, Any]:
         """Return what is left of each budget that was set for the job."""
         used = self._used()
         spent = {

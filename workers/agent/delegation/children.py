@@ -63,6 +63,9 @@ class AwaitedTasks:
     until: float | None = None
     """When the wait ends, in seconds since the epoch by the clock of Redis; None: when all have
     ended."""
+    any_seconds: float | None = None
+    """In how many seconds at the latest the job goes on when anything of what it waits for, also of
+    its approvals, has arrived; None: it goes on when all has."""
 
 
 class Children:
