@@ -193,7 +193,8 @@ def print_outcome(
         for line in _verified(result.verified):
             output.notice(line)
     output.notice(formatting.used(outcome.usage, result.execution_seconds))
-    output.notice(f'  To continue: fanout run --continue {short_id(result.job_id)} "…"')
+    what = "--script FILE" if outcome.is_script else '"…"'
+    output.notice(f"  To continue: fanout run --continue {short_id(result.job_id)} {what}")
 
 
 def _print_answer(outcome: RunOutcome) -> None:
