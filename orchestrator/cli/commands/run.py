@@ -413,15 +413,15 @@ async def start_run(
     """
     given = {name: value for name, value in spec.items() if value is not None}
     if landing.continues is not None:  # its agent and its files are those of that run
-        spec = JobSpec.model_validate({**given, "continues": landing.continues})
+        job = JobSpec.model_validate({**given, "continues": landing.continues})
     else:
         agent = given.setdefault("agent", COORDINATOR)
         async with snapshot_progress(client.workspace(landing.workspace)):
             start = await client.start_files(landing.workspace, agent, included)
-        spec = JobSpec.model_validate({**given, **start.update()})
+        job = JobSpec.model_validate({**given, **start.update()})
     if script is not None:
-        spec = await client.script_job(*script, spec)
-    return await client.submit(spec)
+        job = await client.script_job(*script, job)
+    return await client.submit(job)
 
 
 async def finish_run(

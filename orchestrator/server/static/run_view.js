@@ -123,7 +123,7 @@ export class RunView {
   runButtons() {
     const job = { ...this.job, ...this.root, result: this.job.result };
     const conversation = h("a", { class: "button", href: `?${new URLSearchParams({ job: job.id })}` }, "Conversation");
-    const isChanged = ENDED.has(job.state) && (job.result?.changes || job.result?.files_modified?.length);
+    const isChanged = ENDED.has(job.state) && Boolean(job.result?.changes || job.result?.files_modified?.length);
     const apply = isChanged && this.app.session.folders && h("button", { type: "button", class: "primary", on: { click: () => attempt(apply, () => applyToFolder(job.id)) } }, "Apply to a folder …");
     return [apply, conversation, actionButtons(this.app, job, { countLiveBelow: () => this.countLive() - 1, onChange: () => this.load() })];
   }
@@ -212,7 +212,7 @@ export class RunView {
   }
 
   showTellForm() {
-    const isOpen = !ENDED.has(this.root.state) && !this.isSubmission && this.app.session.scopes.includes("submit");
+    const isOpen = !ENDED.has(this.root.state) && !this.isSubmission && !this.job.script && this.app.session.scopes.includes("submit");
     if (isOpen && !this.told.firstChild) fill(this.told, tellForm(this.root.id));
     if (!isOpen) fill(this.told);
   }
