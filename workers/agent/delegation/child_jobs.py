@@ -149,6 +149,16 @@ class ChildJobs:
             return failure
         return child
 
+    def check_scripts(self) -> None:
+        """Reject scripts that could not start.
+
+        Raises:
+            LimitReached: As `check_room`.
+            InvalidJob: A person approves each task of the agent.
+        """
+        self.check_room(1)
+        check_script_policy(self._definition, self._policies())
+
     def script_child(
         self, call_id: str, call: Mapping[str, Any], traceparent: str | None = None
     ) -> Child:
@@ -163,7 +173,6 @@ class ChildJobs:
         """
         agent = self._spec.agent
         try:
-            check_script_policy(self._definition, self._policies())
             child = JobSpec(
                 id=job_id_of_call(self._spec.id, f"{call_id}.0"),
                 agent=agent,

@@ -92,7 +92,7 @@ class LedgerTasks:
             InvalidJob: The script has faults, which the text lists, or cannot become a job.
             BlobStoreUnusable: The script cannot be stored.
         """
-        self._jobs.check_room(1)
+        self._jobs.check_scripts()
         faults = await check_script(script, self._jobs.agents, inputs=inputs)
         if faults:
             raise InvalidJob("The script has faults:\n" + "\n".join(faults[:MOST_FAULTS]))
