@@ -92,4 +92,6 @@ class _Handler(Handler):
                 self.send_json(200, wire.whole(answer))
             else:
                 body = answer.body or json.dumps(wire.refusal(answer.status))
-                self._send(answer.status, body, {"content-type": "application/json", **answer.headers})
+                self._send(
+                    answer.status, body, {"content-type": "application/json", **answer.headers}
+                )

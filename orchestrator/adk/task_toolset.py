@@ -49,7 +49,7 @@ from ..delegation.inherited import check_heir, conversation_lines
 from ..delegation.submission_check import check_commands
 from ..delegation.task_tools import JobTaskTools
 from ..delegation.tool_texts import OF_PROGRAM
-from ..jobs.failures import JobFailure, UnknownJob
+from ..jobs.failures import InvalidJob, JobFailure, UnknownJob
 from ..jobs.spec import JobSpec, Limits
 from ..jobs.state import JobRecord, JobState
 
@@ -84,9 +84,16 @@ class TaskToolset(BaseToolset):
 
         Raises:
             UnknownAgent: The definition does not exist, or names an agent that does not.
+            InvalidJob: The agent has scripts, which are for jobs.
         """
         super().__init__()
-        self._agents = client.definitions.callable_by(client.definitions[agent])
+        definition = client.definitions[agent]
+        if definition.scripts:
+            raise InvalidJob(
+                f"{agent} has scripts: true, and only an agent that is a job runs scripts: use "
+                "JobAgent, remove the key, or call JobClient.run_script in your program."
+            )
+        self._agents = client.definitions.callable_by(definition)
         self._delegation = delegation
         self._tasks = ClientTasks(client, workspace, self._agents, interrupt_on or {})
 

@@ -79,7 +79,7 @@ COMMANDS = {
 
 SECTIONS = {
     "Run": (
-        *("run", "attach", "submit", "cancel", "retry", "fork", "tell"),
+        *("run", "attach", "script", "submit", "cancel", "retry", "fork", "tell"),
         *("approvals", "approve", "reject"),
     ),
     "Look": ("ps", "tree", "show", "result", "logs", "watch", "wait", "top", "history", "cost"),
@@ -111,6 +111,9 @@ IMAGE_COMMANDS = {
 
 AGENT_COMMANDS = {"new": "new_agent.new"}
 """The commands of `fanout agents`, which lists the agents without one."""
+
+SCRIPT_COMMANDS = {"check": "scripts.check", "ls": "scripts.ls"}
+"""The commands of `fanout script`."""
 
 MCP_COMMANDS = {"serve": "mcp_serve.serve", "install": "mcp.install"}
 """The commands of `fanout mcp`."""
@@ -235,6 +238,10 @@ class _AgentCommands(LazyGroup):
     functions = AGENT_COMMANDS
 
 
+class _ScriptCommands(LazyGroup):
+    functions = SCRIPT_COMMANDS
+
+
 class _McpCommands(LazyGroup):
     functions = MCP_COMMANDS
 
@@ -330,6 +337,12 @@ images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
+script = typer.Typer(
+    help="Check a script, and list those that fanout brings along.",
+    cls=_ScriptCommands,
+    no_args_is_help=True,
+)
+app.add_typer(script, name="script")
 mcp = typer.Typer(
     help="Let coding agents submit jobs, through MCP.", cls=_McpCommands, no_args_is_help=True
 )

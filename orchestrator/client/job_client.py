@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import JsonValue, ValidationError
 
@@ -40,6 +40,9 @@ from ..jobs.store.snapshot_owners import SnapshotOwners
 from ..jobs.trace_context import usable_traceparent
 from ..jobs.worker_info import WorkerInfo
 from ..output_schema import InvalidOutputSchema, check_schemas
+from ..scripts.agents import script_agents
+from ..scripts.check import check_script
+from ..scripts.program import title_of
 from ..tracing import spans
 from ..turns import OwnerTurns, TooManyWaiting
 from ..workspace.blobs import BlobStore
@@ -248,7 +251,7 @@ class JobClient(JobReader):
         used = {
             blob
             for spec in specs
-            for blob in (*spec.start.blobs(), spec.changes, spec.conversation)
+            for blob in (*spec.start.blobs(), spec.changes, spec.conversation, spec.script)
             if blob
         }
         for blob in used:
@@ -314,6 +317,61 @@ class JobClient(JobReader):
         if merge and workspace is not None and result.success:
             await self.merge(result, workspace)
         return result
+
+    async def script_job(
+        self,
+        source: str,
+        inputs: Mapping[str, JsonValue] | None = None,
+        spec: JobSpec | None = None,
+        **fields: Any,
+    ) -> JobSpec:
+        """Store a script, and return the job that runs it, to be submitted as any other.
+
+        Args:
+            source: The script.
+            inputs: The value of `inputs` in the script.
+            spec: The job as the caller specifies it; None: one of these `fields`.
+            fields: Fields of the job, if there is no `spec`; a description is made from the script.
+
+        Raises:
+            UnknownAgent: The job's agent does not exist.
+            InvalidJob: The script has faults, which the text lists with their lines.
+        """
+        definitions = await self.current_definitions()
+        fields.setdefault("description", title_of(source) or "A script")
+        spec = spec or JobSpec.model_validate(fields)
+        callable_agents = script_agents(spec, definitions)
+        problems = await check_script(source, callable_agents, inputs=inputs)
+        if problems:
+            raise InvalidJob("The script cannot run:\n" + "\n".join(problems))
+        blob = await self._blobs.put(source.encode())
+        return spec.model_copy(update={"script": blob, "script_inputs": dict(inputs or {})})
+
+    async def run_script(
+        self,
+        source: str,
+        *,
+        inputs: Mapping[str, JsonValue] | None = None,
+        workspace: Path | None = None,
+        merge: bool = True,
+        **fields: Any,
+    ) -> JobResult:
+        """Run a script as a job, wait for its end and merge its changes; see `run`.
+
+        The value of the script is the result's `output`.
+
+        Args:
+            source: The script.
+            inputs: The value of `inputs` in the script.
+            workspace: The folder that it works on.
+            merge: False leaves the changes to a later `apply`.
+            fields: Further fields of the job, such as `limits` or `verify_merges`.
+
+        Raises:
+            UnknownAgent, InvalidJob, WorkspaceUnusable: As `script_job` and `submit`.
+        """
+        spec = await self.script_job(source, inputs, **fields)
+        return await self.run(spec, workspace=workspace, merge=merge)
 
     async def cancel(self, job_id: str) -> JobRecord:
         """Cancel a job and its descendants, and return its record from before.

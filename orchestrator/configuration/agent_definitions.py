@@ -248,6 +248,8 @@ class AgentDefinition(WireModel):
     """The agents that it may call."""
     delegation: Literal["task", "agent_tools"] = "task"
     """How a coordinator calls them: with one `task` tool, or one tool for each."""
+    scripts: bool = False
+    """Whether it may have a script of its own call them: the tool `run_script`, in jobs."""
     image: str | None = None
     """None: the installation's image."""
     limits: Limits = Limits()

@@ -149,6 +149,8 @@ class LimitSettings(TreeBounds, Limits):
     max_wait_seconds: float = Field(default=24 * 3600, ge=0)
     """How long a job waits, in all, for a model whose quota is used up or that is away: a day, in
     which most quotas are filled up. 0: the job fails at once."""
+    max_calls: int = Field(default=1000, gt=0)
+    """Jobs that a script may ask for: one that asks for more is more often wrong than large."""
     cpus: float = Field(default=1.0, gt=0)
     """Cores for the commands of a job: agents wait for models most of the time."""
     memory_bytes: int = Field(default=GIB, ge=64 * 1024**2)

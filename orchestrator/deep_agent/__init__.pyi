@@ -64,11 +64,11 @@ from .create import settle_results as settle_results
 from .dangling_calls import DanglingCall as DanglingCall
 from .dangling_calls import answered as answered
 from .dangling_calls import unanswered_calls as unanswered_calls
-from .delegation.child import task_message as task_message
 
 # Sub-agents in this process, and calls with deferred results
 from .delegation.bounded_results import MAX_RESULT_TOKENS as MAX_RESULT_TOKENS
 from .delegation.bounded_results import bounded_contents as bounded_contents
+from .delegation.child import task_message as task_message
 from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -22,6 +23,9 @@ log = Logger(__name__)
 
 LEFT_OUT = ("refused", "failed", "skipped", "held_back_for_a_person")
 """Kinds of changes that a merge leaves out without a conflict, as the model reads them."""
+
+MAX_VALUE_CHARACTERS = 20_000
+"""The most that an agent reads of a script's value: about 5,000 tokens."""
 
 _Explained = Conflict | HeldBack | NotMerged | SkippedFile
 
@@ -68,6 +72,33 @@ def task_result(
         unread_messages=result.unread_messages or None,
         error=error,
     ).answer()
+
+
+def script_result(found: TaskResult) -> TaskResult:
+    """Return the tool result of a script: its value, and what is wrong, but none of its tasks.
+
+    Args:
+        found: The result of its job, as of `task_result`.
+    """
+    merge = found.get("merge")
+    faults = merge.keys() - {"applied", "note"} if isinstance(merge, dict) else set()
+    kept = [
+        name for name in ("status", "task_id", "state", "sent_back", "error") if found.get(name)
+    ]
+    result: TaskResult = {name: found[name] for name in kept}
+    if isinstance(merge, dict) and any(merge[name] for name in faults):
+        result["merge"] = {name: merge[name] for name in sorted(faults) if merge[name]}
+    if found.get("output") is None:
+        return result
+    text = json.dumps(found["output"], ensure_ascii=False)
+    if len(text) <= MAX_VALUE_CHARACTERS:
+        return {**result, "value": found["output"]}
+    return {
+        **result,
+        "value": text[:MAX_VALUE_CHARACTERS],
+        "truncated": f"The value has {len(text):,} characters, of which you see the beginning: let "
+        "the script return less, or write a file.",
+    }
 
 
 def sent_back_result(job_id: str, reason: str) -> TaskResult:

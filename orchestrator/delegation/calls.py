@@ -14,6 +14,7 @@ from ..jobs.failures import InvalidJob
 from ..jobs.spec import JobSpec
 
 WAIT_TOOL = "wait_tasks"
+SCRIPT_TOOL = "run_script"
 UPDATE_TOOL = "update_task"
 
 

@@ -45,6 +45,8 @@ def check_submission(
     definition, policy = definitions[spec.agent], spec.caller_policy
     own = definition.job_limits().over(defaults)
     ceilings.check(spec.limits)
+    if spec.script is not None:
+        check_script_policy(definition, spec.interrupt_on)
     check_commands(
         definition, spec.interrupt_on, verify=spec.verify, verify_merges=spec.verify_merges
     )
@@ -91,6 +93,28 @@ def without_price(model: str) -> str:
         f"max_cost_usd cannot be kept with {model[:SHOWN_CHARACTERS]}, whose price is not known: "
         "give max_tokens in its place, or another model."
     )
+
+
+def check_script_policy(definition: AgentDefinition, interrupt_on: InterruptOn) -> None:
+    """Refuse a script under a definition whose tasks a person has to approve, or that is remote.
+
+    Args:
+        definition: The definition of the job's agent.
+        interrupt_on: The policy that the job has besides.
+
+    Raises:
+        InvalidJob: The text says which of them.
+    """
+    if definition.a2a is not None:
+        raise InvalidJob(
+            f"{definition.name} works elsewhere, so no script can run as it: name another agent."
+        )
+    if any(policy.get("task") for policy in (interrupt_on, definition.interrupt_on)):
+        raise InvalidJob(
+            f"A person approves each task of {definition.name}, and a script would start tasks "
+            "without asking: name another agent, or have an operator remove task from interrupt_on "
+            "of its definition."
+        )
 
 
 def check_commands(

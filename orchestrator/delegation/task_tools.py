@@ -37,6 +37,7 @@ from .tool_texts import (
     CHECK_TASK,
     LIST_TASKS,
     LONGEST_WAIT_SECONDS,
+    RUN_SCRIPT,
     START_TASK,
     UPDATE_TASK,
     WAIT_TASKS,
@@ -93,6 +94,15 @@ class JobTasks(Tasks, Protocol):
         """Return the states of all tasks, oldest first, as of `job_summary`."""
 
 
+class ScriptTasks(Protocol):
+    """Runs the scripts of one agent, each of which is a job."""
+
+    async def run_script(
+        self, script: str, inputs: Mapping[str, Any], tool_context: ToolContext
+    ) -> TaskResult:
+        """Run a script, and return its value as of `script_result`; it may be deferred."""
+
+
 class JobTaskTools:
     """The tools of one agent.
 
@@ -100,6 +110,7 @@ class JobTaskTools:
         tasks: The agent's tasks.
         texts: What its model reads about `task` and `tasks`.
         tool: `ProgressTool` if `JobTasks.run` shows progress, else `MethodTool`.
+        scripts: The agent's scripts; None: it has none.
     """
 
     def __init__(
@@ -107,14 +118,17 @@ class JobTaskTools:
         tasks: JobTasks,
         texts: DelegationTexts,
         tool: type[ProgressTool | MethodTool],
+        scripts: ScriptTasks | None = None,
     ) -> None:
         self._tasks = tasks
+        self._scripts = scripts
         self._delegating = TaskTools(tasks, JobTask, texts, tool)
 
     def tools(self, style: DelegationStyle, agents: Mapping[str, str]) -> list[BaseTool]:
         """Return the tools; the arguments are those of `TaskTools.tools`."""
         return [
             *self._delegating.tools(style, agents),
+            *([MethodTool(self.run_script, description=RUN_SCRIPT)] if self._scripts else []),
             MethodTool(self.start_task, description=START_TASK, arguments=JobTask),
             MethodTool(self.check_task, description=CHECK_TASK),
             MethodTool(self.wait_tasks, description=WAIT_TASKS),
@@ -127,6 +141,16 @@ class JobTaskTools:
         """Start a task. The model reads `START_TASK`."""
         try:
             return started_result(await self._tasks.submit(item, tool_context))
+        except self._tasks.quoted as failure:
+            return task_error(failure)
+
+    async def run_script(
+        self, script: str, tool_context: ToolContext, inputs: dict[str, Any] | None = None
+    ) -> TaskResult:
+        """Run a script. The model reads `RUN_SCRIPT`."""
+        assert self._scripts is not None  # noqa: S101 - the tool is only there with it
+        try:
+            return await self._scripts.run_script(script, inputs or {}, tool_context)
         except self._tasks.quoted as failure:
             return task_error(failure)
 

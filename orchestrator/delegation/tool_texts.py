@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..deep_agent import DelegationTexts
+from ..scripts.texts import VOCABULARY
 
 _WORKSPACE = """\
 The sub-agent works in its own sandbox on a copy of {workspace}, which it sees at /workspace. When
@@ -61,6 +62,21 @@ Args:
 
 Returns:
     status and task_id: give it to check_task, wait_tasks, update_task or cancel_task."""
+
+RUN_SCRIPT = f"""\
+Run a Python script that calls your sub-agents, and wait for its value.
+
+Use it for many tasks whose steps you know: their results stay in the script's variables, and only
+its value comes back to you. Its agents' changes are merged into your workspace.
+
+{VOCABULARY}
+
+Args:
+    script: The script.
+    inputs: Values that it reads as inputs["name"].
+
+Returns:
+    status, task_id and value; merge, if changes were not merged; error with the lines of faults."""
 
 CHECK_TASK = """\
 How a started task stands; when it has ended, its result, merged as `task` does.

@@ -33,6 +33,8 @@ class Ceilings(WireModel):
     """Ten for each of the most model calls."""
     max_wait_seconds: float = Field(default=7 * DAY_SECONDS, gt=0)
     """The wait for a model: a quota of a week is filled up by then."""
+    max_calls: int = Field(default=10_000, gt=0)
+    """Jobs of one script: what a script of ten thousand files needs."""
     cpus: float = Field(default=16, gt=0)
     """The cores of a usual host."""
     memory_bytes: int = Field(default=16 * GIB, ge=64 * 1024**2)

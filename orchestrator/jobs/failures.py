@@ -25,6 +25,9 @@
     ├── DeadlineExceeded      the job's time is used up
     ├── LimitReached          a budget or a resource limit ended the job in order
     ├── AgentFailed           the agent ended without an answer
+    ├── ScriptFailed          the job's script ended with an error
+    │   ├── ScriptIncomplete  it ended, and calls that it asked for were not run
+    │   └── ScriptDiverged    run again, it made other calls than before
     ├── VerificationFailed    its answers did not pass the job's verification
     ├── ModelUnavailable      the model's service did not respond, after all retries  retryable
     ├── ModelClosed           a model may not be asked for longer than the job may wait
@@ -190,6 +193,18 @@ class AgentFailed(JobFailure):
     """The agent ended without an answer, or with one that does not match its schema."""
 
 
+class ScriptFailed(JobFailure):
+    """The job's script ended with an error; the text has its line."""
+
+
+class ScriptIncomplete(ScriptFailed):
+    """The job's script ended, and calls that it asked for were not run."""
+
+
+class ScriptDiverged(ScriptFailed):
+    """The job's script was run again, and made other calls than before; nothing was submitted."""
+
+
 class VerificationFailed(JobFailure):
     """The job's `verify` command still failed after the agent's last rework."""
 
@@ -210,9 +225,7 @@ def model_wait_over(what: str) -> ModelClosed:
     Args:
         what: What it waits for.
     """
-    return ModelClosed(
-        f"The job may not wait any longer (limits.max_wait_seconds) for {what}."
-    )
+    return ModelClosed(f"The job may not wait any longer (limits.max_wait_seconds) for {what}.")
 
 
 class McpServerUnavailable(JobFailure):

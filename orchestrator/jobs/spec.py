@@ -100,6 +100,8 @@ class Limits(WireModel):
     max_wait_seconds: float | None = Field(default=None, ge=0)
     """How long the job waits, in all, for a model whose quota is used up or that is away; 0: it
     fails at once."""
+    max_calls: int | None = Field(default=None, gt=0)
+    """Jobs that a script may ask for, over its whole run."""
     cpus: float | None = Field(default=None, gt=0)
     """Cores for the commands."""
     memory_bytes: int | None = Field(default=None, ge=64 * 1024**2)
@@ -250,6 +252,11 @@ class JobSpec(WireModel, ValidTextModel):
     at: EventId | None = None
     """The point of that job from which this one continues: a `checkpoint` of its journal, or its
     last event. None: its end."""
+    script: BlobId | None = None
+    """A script that this job runs instead of an agent: `agent` says under whose policies and
+    limits. Its text has 64 KiB at the most."""
+    script_inputs: dict[str, JsonValue] = Field(default_factory=dict)
+    """The value of `inputs` in the script."""
     conversation: BlobId | None = None
     """The conversation that the agent begins with: the earlier job's, set from `continues` when the
     job is submitted, or the parent's."""

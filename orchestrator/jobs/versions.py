@@ -34,7 +34,18 @@ without a mark, and raise a job to 2 that they cannot read; version 2 reads both
 job carries its caller's policy, which workers of earlier releases would not check."""
 
 ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
-    {2: frozenset(), 3: frozenset({"caller_policy", "limits.max_wait_seconds"})}
+    {
+        2: frozenset(),
+        3: frozenset(
+            {
+                "caller_policy",
+                "limits.max_calls",
+                "limits.max_wait_seconds",
+                "script",
+                "script_inputs",
+            }
+        ),
+    }
 )
 """Version -> the fields of a specification that it added or changed, those of its limits as
 `limits.pids`; a field within one of them has the version of that field. All other fields are of

@@ -22,6 +22,7 @@ from .http import (
     folders,
     jobs,
     runs,
+    scripts,
     webhooks,
 )
 from .http.openapi import describe, operation_name
@@ -50,7 +51,7 @@ HEADERS = {
 RESTART_SECONDS = 1.0
 """The pause before failed background work begins again, so that a permanent fault does not fill the
 log."""
-ROUTES = (runs, jobs, events, approvals, webhooks, administration, folders)
+ROUTES = (runs, jobs, scripts, events, approvals, webhooks, administration, folders)
 """The modules with the routes of HTTP; an earlier one has priority."""
 DESCRIPTION = "Jobs of isolated AI agents: submit, follow, approve, and take their changes."
 

@@ -101,6 +101,10 @@ _changes_turns = OwnerTurns(
     waiting_of_one_owner=WAITING_OF_OWNER,
 )
 
+_script_turns = OwnerTurns(at_once=2, of_one_owner=1, waiting_of_one_owner=64)
+"""The turns of checks of scripts in this process, each of which has a process of its own and may
+take seconds."""
+
 
 class KeyReused(Exception):
     """An idempotency key was used before for a different job."""
@@ -150,6 +154,19 @@ class OwnedJobs:
             if ids != known:  # another caller used a key between the two steps
                 await self._check_repeated(owned, ids)
         return ids
+
+    async def script_job(
+        self, source: str, inputs: Mapping[str, JsonValue] | None, spec: JobSpec
+    ) -> JobSpec:
+        """Store a script, and return the caller's job that runs it, which is not submitted yet.
+
+        Raises:
+            CallerBusy: Too many scripts of the caller's are being checked.
+            UnknownAgent, InvalidJob: As `JobClient.script_job`.
+        """
+        self.caller.require(Scope.SUBMIT)
+        async with self.turn(_script_turns):
+            return await self._client.script_job(source, inputs, self._owned(spec))
 
     async def add_snapshot(self, folder: Path) -> StoredFiles:
         """Store a snapshot of a private folder, from which the caller's jobs may start.
@@ -212,7 +229,10 @@ class OwnedJobs:
     async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
         """Refuse a key or an id that names an earlier job with another task."""
         repeated = {job_id: spec for spec, job_id in zip(specs, ids, strict=True)}
-        given = ("agent", "description", "context", "snapshot", "model", "continues", "labels")
+        given = (
+            *("agent", "description", "context", "snapshot", "model", "continues", "labels"),
+            *("script", "script_inputs"),
+        )
         for record in await self._client.records(repeated):
             spec = repeated[record.id]
             if not self.caller.owns(record):

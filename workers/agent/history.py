@@ -38,7 +38,7 @@ from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 UNCHANGING_TOOLS = frozenset(
     {
         *("ls", "read_file", "glob", "grep", "read_todos", "write_todos", "compact_conversation"),
-        *("task", "tasks", "start_task", "check_task", "wait_tasks"),
+        *("task", "tasks", "run_script", "start_task", "check_task", "wait_tasks"),
         *("update_task", "cancel_task", "list_tasks"),
     }
 )

@@ -91,6 +91,7 @@ from .delegation.children import AwaitedTasks, Children
 from .history import Decisions, History, repair_events, waiting_approvals
 from .model_access import JobModelStates, model_names
 from .reservations import JobReservations
+from .scripts.script_worker import ScriptWorker
 from .services import JobServices
 from .session_journal import (
     LINE_CHARACTERS,
@@ -240,6 +241,9 @@ class SubagentFactory:
         if definition.a2a is not None:
             turns.end()  # it works elsewhere
             return self.create_remote(self.services, spec, definition, definition.a2a, **shared)
+        if spec.script is not None:
+            turns.end()  # it computes in a process of its own
+            return ScriptWorker(self.services, spec, definition, limits, **shared)
         return Subagent(self, spec, definition, limits, turns=turns, **shared)
 
 

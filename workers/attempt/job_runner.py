@@ -393,9 +393,7 @@ class JobRunner:
             if waits:
                 with await sandbox.changes() as bundle:
                     tasks = await agent.keep(bundle, tasks)
-            outcome = replace(
-                outcome, approvals=answer.approvals, tasks=tasks, model=answer.model
-            )
+            outcome = replace(outcome, approvals=answer.approvals, tasks=tasks, model=answer.model)
             failure = answer_failure(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
@@ -531,6 +529,7 @@ class JobRunner:
             self._services.bounds,
             started=tasks.started,
             wake_at=tasks.until,
+            wake_any=tasks.any_seconds,
             timeout_seconds=self._services.limits_of(claim.spec).timeout_seconds,
         )
         return state is not None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...jobs.result import JobResult, Usage, Verification
 from ...jobs.state import LIVE_STATES, JobRecord, JobState
+from ...scripts.progress import ScriptReader
 from ..terminal import formatting, output
 from ..terminal.exit_codes import UsageProblem
 from ..terminal.options import AsJson, JobOrLastRun, LabelFilter, parse_labels
@@ -22,6 +23,9 @@ from ..terminal.session import (
     resolve_tree,
 )
 from ..terminal.waiting import waiting
+
+if TYPE_CHECKING:
+    from ...client.job_reader import JobReader
 
 StateOption = Annotated[
     list[str] | None,
@@ -40,6 +44,11 @@ NOW = 5
 
 FOR_PROGRAMS = "error_type"
 """The field of a record that only --json prints: its `reason` says the same in words."""
+
+MAX_SCRIPTS = 20
+"""The most scripts of a tree whose phases are listed below it."""
+MAX_PHASES = 20
+"""The most phases of one script, the newest ones."""
 
 NOTHING_RUNS = "No job is running or waiting; `fanout ps --all` lists those that have ended."
 
@@ -110,6 +119,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         root_id = await resolve_tree(reader, prefix)
         records = formatting.in_tree_order(await reader.tree(root_id, limit))
         usage, [size] = await reader.tree_usage(root_id), await reader.tree_sizes([root_id])
+        scripts = await _scripts(reader, records)
     if size > len(records):
         output.notice(
             f"The tree has {size:,} jobs; these are the first {len(records):,}; --limit N "
@@ -117,13 +127,34 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         )
     if as_json:
         jobs = [record.model_dump(mode="json") for record in records]
-        output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
+        shown = {name: one.progress().model_dump(mode="json") for name, one in scripts.items()}
+        output.document(
+            {
+                "jobs": jobs,
+                "usage": usage.model_dump(mode="json"),
+                **({"scripts": shown} if shown else {}),
+            }
+        )
     else:
         if limit is None:
             _print_board(records)
         else:
             _records_table(indented=True)(records)
+        for job_id, script in scripts.items():
+            output.payload(f"\nScript {formatting.short_id(job_id)}")
+            for line in formatting.script_lines(script.progress(), MAX_PHASES):
+                output.payload(f"  {output.one_line(line)}")
         output.notice(f"Total: {formatting.used(usage)}")
+
+
+async def _scripts(reader: JobReader, records: Sequence[JobRecord]) -> dict[str, ScriptReader]:
+    """Return how the scripts among these jobs stand, by job."""
+    found = [record.id for record in records if record.script is not None][:MAX_SCRIPTS]
+    readers = {job_id: ScriptReader() for job_id in found}
+    for job_id, script in readers.items():
+        async for event in reader.events(job_id, follow=False):
+            script.add(event)
+    return readers
 
 
 def show(job: JobOrLastRun = None, as_json: AsJson = False) -> None:

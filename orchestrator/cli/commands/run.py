@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +62,8 @@ from .run_report import (
     print_outcome,
     run_exit_code,
 )
+from .script_files import ScriptFile, parse_inputs, read_script
+from .scripts import InputOption, ScriptOption, refuse_faults
 from .submission import (
     ContinueOption,
     MaxReworksOption,
@@ -105,11 +107,17 @@ class _Wanted:
     branch: str | None
     include_executable_config: bool
     on_finish: str | None
+    script: ScriptFile | None = None
+    """The script that the root job runs instead of an agent."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """The values of its `inputs`."""
 
 
 def run_(
-    goal: Annotated[str, typer.Argument(help="The agent's task, in plain language.")],
+    goal: Annotated[str | None, typer.Argument(help="The agent's task, in plain language.")] = None,
     *,
+    script: ScriptOption = None,
+    inputs: InputOption = None,
     workspace: Annotated[
         Path | None,
         typer.Option(
@@ -148,7 +156,7 @@ def run_(
     on_finish: OnFinishOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent on GOAL and merge its changes into DIR.
+    """Run an agent on GOAL, or a script that calls agents, and merge the changes into DIR.
 
     It may have other agents to help it. The run works on a copy of DIR and continues without this
     command: Ctrl-C, or a closed terminal, ends the view only; `fanout attach` shows it again. Exit
@@ -157,8 +165,12 @@ def run_(
     is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker are
     started, and end when they are no longer used.
     """
+    program = _script(goal, script, inputs)
+    values = parse_inputs(inputs or ())
     settings = load_settings(**chosen_sandbox(sandbox))
     agents = usable_agents(settings)
+    if program is not None:
+        refuse_faults(program, agents, values)
     if model is None and continues is None:  # a continuation has the model of the run before
         model = _model_of_settings(settings, agents, agent or COORDINATOR)
     given = {
@@ -169,7 +181,7 @@ def run_(
         "max_reworks": max_reworks,
     }
     wanted = _Wanted(
-        spec={"description": goal, **given},
+        spec={"description": goal if program is None else program.title, **given},
         continues=continues,
         workspace=workspace,
         include=include or (),
@@ -177,6 +189,8 @@ def run_(
         branch=branch,
         include_executable_config=include_executable_config,
         on_finish=on_finish,
+        script=program,
+        inputs=values,
     )
     _check(wanted, agents, detach=detach)
     if continues is None:  # otherwise its agent and its model are known when it is submitted
@@ -185,6 +199,27 @@ def run_(
     with_images(
         lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
     )
+
+
+def _script(
+    goal: str | None, script: str | None, inputs: Sequence[str] | None
+) -> ScriptFile | None:
+    """Return the script that is to run; None: an agent works on the goal.
+
+    Raises:
+        UsageProblem: There is neither a goal nor a script, or both, or the script cannot be read.
+    """
+    if goal is not None and script is not None:
+        raise UsageProblem("A run has a GOAL or a --script: leave one of them out.")
+    if goal is None and script is None:
+        raise UsageProblem(
+            "Describe what the run is to do (GOAL), or name a program: --script FILE"
+        )
+    if script is None:
+        if inputs:
+            raise UsageProblem("--input gives values to a script: name it with --script FILE.")
+        return None
+    return read_script(script)
 
 
 def _model_of_settings(
@@ -247,7 +282,8 @@ async def _run(
             )
         if landing.lands and landing.branch is None and not yes:
             _confirm(folder)
-        root_id = await start_run(client, wanted.spec, landing, included)
+        program = None if wanted.script is None else (wanted.script.source, wanted.inputs)
+        root_id = await start_run(client, wanted.spec, landing, included, program)
         try:
             runs.remember(root_id, landing)
         except OSError as error:  # the run continues
@@ -359,6 +395,7 @@ async def start_run(
     spec: Mapping[str, Any],
     landing: Landing,
     included: frozenset[str] = frozenset(),
+    script: tuple[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """Submit a run on a copy of its folder, and return the id of its root job.
 
@@ -367,6 +404,7 @@ async def start_run(
         spec: The fields of the root job; None for one that is not given.
         landing: The run's folder, and the run that it continues.
         included: Files that the copy has even if they seem to be secret.
+        script: The source and the inputs of the script that it runs; None: its agent works.
 
     Raises:
         UnknownAgent: The agent does not exist.
@@ -375,13 +413,15 @@ async def start_run(
     """
     given = {name: value for name, value in spec.items() if value is not None}
     if landing.continues is not None:  # its agent and its files are those of that run
-        return await client.submit(
-            JobSpec.model_validate({**given, "continues": landing.continues})
-        )
-    agent = given.setdefault("agent", COORDINATOR)
-    async with snapshot_progress(client.workspace(landing.workspace)):
-        start = await client.start_files(landing.workspace, agent, included)
-    return await client.submit(JobSpec.model_validate({**given, **start.update()}))
+        job = JobSpec.model_validate({**given, "continues": landing.continues})
+    else:
+        agent = given.setdefault("agent", COORDINATOR)
+        async with snapshot_progress(client.workspace(landing.workspace)):
+            start = await client.start_files(landing.workspace, agent, included)
+        job = JobSpec.model_validate({**given, **start.update()})
+    if script is not None:
+        job = await client.script_job(*script, job)
+    return await client.submit(job)
 
 
 async def finish_run(
@@ -425,7 +465,16 @@ async def finish_run(
     unmerged = await find_unmerged(client, root_id)
     failed = await failed_jobs(client, root_id)
     is_right = _is_answer_verified(result, record)
-    return RunOutcome(result, usage, landed, unmerged, failed, reason, is_right)
+    return RunOutcome(
+        result,
+        usage,
+        landed,
+        unmerged,
+        failed,
+        reason,
+        is_answer_verified=is_right,
+        is_script=record.script is not None,
+    )
 
 
 def _is_answer_verified(result: JobResult, record: JobRecord) -> bool:

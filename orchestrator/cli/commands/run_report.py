@@ -112,6 +112,9 @@ class RunOutcome:
     """Whether the run's `verify` passes. It checks the result, and not only that the changes of
     tasks break nothing."""
 
+    is_script: bool = False
+    """Whether a script ran: it decides what a failed task means."""
+
     @property
     def passes(self) -> bool | None:
         """Whether the final files pass the run's verifications; None: it has none."""
@@ -120,8 +123,11 @@ class RunOutcome:
 
     @property
     def lasting_failures(self) -> int:
-        """The number of failed tasks without a replacement: no later task, no check of the run."""
-        if self.is_answer_verified:
+        """The number of failed tasks without a replacement.
+
+        A later task, a check of the run, or a script that has handled it, is one.
+        """
+        if self.is_answer_verified or self.is_script:
             return 0
         return sum(not one.done_again for one in self.failed_jobs)
 
@@ -163,7 +169,7 @@ def print_outcome(
     if document is not None:
         output.document({**_document(outcome), **document})
     else:
-        print_answer(result.summary)
+        _print_answer(outcome)
     for line in formatting.failure_lines(result):
         output.notice(line)
     if outcome.landed is not None and outcome.landed.merge.applied:
@@ -187,7 +193,19 @@ def print_outcome(
         for line in _verified(result.verified):
             output.notice(line)
     output.notice(formatting.used(outcome.usage, result.execution_seconds))
-    output.notice(f'  To continue: fanout run --continue {short_id(result.job_id)} "…"')
+    what = "--script FILE" if outcome.is_script else '"…"'
+    output.notice(f"  To continue: fanout run --continue {short_id(result.job_id)} {what}")
+
+
+def _print_answer(outcome: RunOutcome) -> None:
+    """Print an agent's last words, or the value of a script."""
+    value = outcome.result.output
+    if not outcome.is_script or value is None:
+        print_answer(outcome.result.summary)
+    elif isinstance(value, str):
+        output.payload(value)
+    else:
+        output.document(value)
 
 
 def _document(outcome: RunOutcome) -> dict[str, Any]:
@@ -198,6 +216,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
         "success": result.success,
         "status": outcome.status,
         "text": result.summary,
+        "output": result.output,
         "id": job_id,
         "root_id": job_id,
         "error": result.error.model_dump() if result.error else None,

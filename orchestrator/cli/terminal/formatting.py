@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import shortening
 from ...jobs.failure_texts import FAILURE_TEXTS, next_step, what_happened
@@ -18,6 +18,9 @@ from ...jobs.state import Activity, JobRecord, JobState
 from ...jobs.store.journal import EventType, JournalEvent
 from ...shortening import count
 from .output import one_line, stdout_is_terminal
+
+if TYPE_CHECKING:
+    from ...scripts.progress import PhaseProgress, ScriptProgress
 
 SYMBOLS = {
     JobState.QUEUED: "·",
@@ -57,6 +60,13 @@ TITLE_CHARACTERS = 200
 
 EVENT_CHARACTERS = 400
 """The longest event in `fanout logs`; `fanout logs --json` prints it in full."""
+
+PHASE_CHARACTERS = 40
+"""The longest name of a script's phase: the counts behind it are more important."""
+LABEL_CHARACTERS = 40
+"""The longest label of a call for which a script waits: three fit on a line."""
+MOST_LABELS = 3
+"""The most calls that a line names for which a script waits."""
 
 
 _ACTIVITIES = {
@@ -416,6 +426,58 @@ def _format_landed(data: dict[str, Any]) -> str:
     return f"{short_id(str(data.get('id')))} {outcome}" + (f": {why}" if why else "")
 
 
+def _format_script_calls(data: dict[str, Any]) -> str:
+    calls = dicts(data, "calls")
+    shown = ", ".join(f"{call.get('function')} {call.get('label', '')}".strip() for call in calls)
+    return f"{count(len(calls), 'call')}: {shown}"
+
+
+def _format_script_result(data: dict[str, Any]) -> str:
+    return f"{'' if data.get('ok') else 'failed: '}{data.get('label') or data.get('key')}"
+
+
+def _format_script_end(data: dict[str, Any]) -> str:
+    names = {"asked": "asked for", "never_run": "never run"}
+    counts = [
+        f"{data[name]} {names.get(name, name)}"
+        for name in ("asked", "answered", "failed", "cancelled", "never_run")
+        if data.get(name)
+    ]
+    return "; ".join([", ".join(counts), *map(str, data.get("reasons") or ())])
+
+
+def script_phase(phase: PhaseProgress) -> str:
+    """Format a phase of a script as one line: its name, and how its calls stand."""
+    counts = {
+        "asked": phase.asked,
+        "answered": phase.answered,
+        "failed": phase.failed,
+        "waiting": phase.waiting,
+    }
+    shown = [f"{number:,} {name}" for name, number in counts.items() if number or name == "asked"]
+    return (
+        f"{one_line(phase.name, PHASE_CHARACTERS) or 'Before the first phase'}: {', '.join(shown)}"
+    )
+
+
+def script_waits(progress: ScriptProgress) -> str:
+    """Format what a script waits for as one line; empty if it waits for nothing."""
+    if not progress.waits_for_count:
+        return ""
+    named = ", ".join(
+        one_line(label, LABEL_CHARACTERS) for label in progress.waits_for[:MOST_LABELS]
+    )
+    more = progress.waits_for_count - len(progress.waits_for[:MOST_LABELS])
+    return f"waits for {named}" + (f" and {more:,} more" if more else "")
+
+
+def script_lines(progress: ScriptProgress, most: int) -> list[str]:
+    """Return a line for each of a script's newest phases, and one for what it waits for."""
+    lines = [script_phase(phase) for phase in progress.phases[-most:]]
+    waits = script_waits(progress)
+    return [*lines, *([f"  {waits}"] if waits else [])]
+
+
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _format_state,
     EventType.SANDBOX_READY: lambda data: (
@@ -431,6 +493,12 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{short_approval(str(data.get('id')))} {data.get('tool')} {plain_text(data.get('arguments'))}"
     ),
     EventType.APPROVAL_RESOLVED: _format_answer,
+    EventType.SCRIPT_STARTED: lambda data: f"interpreter {data.get('interpreter', '')}",
+    EventType.SCRIPT_CALL: _format_script_calls,
+    EventType.SCRIPT_RESULT: _format_script_result,
+    EventType.SCRIPT_PHASE: lambda data: plain_text(data.get("name")),
+    EventType.SCRIPT_LOG: lambda data: "; ".join(map(str, data.get("lines") or ())),
+    EventType.SCRIPT_ENDED: _format_script_end,
     EventType.LOG: lambda data: plain_text(data.get("text")),
     EventType.MESSAGE: lambda data: plain_text(data.get("text")),
     EventType.VERIFY: lambda data: (

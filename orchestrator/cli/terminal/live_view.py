@@ -25,6 +25,7 @@ from ...client import JobClient
 from ...jobs.failures import JobFailure
 from ...jobs.state import JobRecord, JobState
 from ...jobs.store.journal import JournalEvent
+from ...scripts.progress import ScriptReader
 from ...shortening import count
 from . import formatting, output
 from .grid import (
@@ -43,6 +44,10 @@ from .waiting import (
 MOST_ASKING = 3
 """The most approvals listed below the jobs, each with the command that answers it; `fanout
 approvals` lists all."""
+MOST_SCRIPTS = 2
+"""The most scripts whose phases are shown above the jobs."""
+MOST_PHASES = 4
+"""The most phases of one script, the newest ones."""
 MOST_GROUPS = 6
 """The most lines about jobs without their own line, by state and agent."""
 RESERVED_LINES = 5
@@ -95,6 +100,8 @@ class Board:
 
     records: Sequence[JobRecord] = ()
     tokens: dict[str, int] = field(default_factory=dict)
+    scripts: dict[str, ScriptReader] = field(default_factory=dict)
+    """How the scripts among the jobs stand, by job."""
 
     def render(self, height: int, width: int = WIDE) -> Group:
         """Return a picture of at most `height` lines, each at most `width` cells wide.
@@ -107,12 +114,18 @@ class Board:
         asking = asking[:MOST_ASKING]
         if more_asking > 0:
             asking.append(f"{more_asking} more wait for an approval: fanout approvals")
-        most = max(1, height - RESERVED_LINES - min(len(asking), MOST_ASKING))
+        scripts = [
+            line
+            for script in [*self.scripts.values()][:MOST_SCRIPTS]
+            for line in formatting.script_lines(script.progress(), MOST_PHASES)
+        ]
+        most = max(1, height - RESERVED_LINES - min(len(asking), MOST_ASKING) - len(scripts))
         chosen = self._fitting(most, width)
         shown_ids = {record.id for record in chosen}
         hidden = [record for record in self.records if record.id not in shown_ids]
         lines = [
             Text(formatting.count_states(self.records), style="bold"),
+            *(Text(output.one_line(text)) for text in scripts),
             *self._rows(chosen, width),
             *_groups(hidden),
             *(Text(output.one_line(text), style=STYLES["waiting"]) for text in asking),
@@ -375,6 +388,8 @@ class Watcher:
         job_id = record.id
         with suppress(JobFailure):  # the next poll reports it
             async for event in self._client.events(job_id):
+                if record.script is not None:
+                    self.board.scripts.setdefault(job_id, ScriptReader()).add(event)
                 count = formatting.reply_tokens(event)
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
                 if self._on_event is not None:

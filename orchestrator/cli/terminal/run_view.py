@@ -16,6 +16,7 @@ from ...jobs.failures import JobFailure
 from ...jobs.result import JobResult
 from ...jobs.state import JobRecord
 from ...jobs.store.journal import EventType, JournalEvent
+from ...scripts.progress import log_lines
 from . import formatting, output
 from .live_view import (
     Fetch,
@@ -29,6 +30,8 @@ from .questions import answer_approvals
 
 CALL_CHARACTERS = 100
 """The longest text of a tool call: one line of a terminal."""
+LOG_CHARACTERS = 300
+"""The longest log line of a script."""
 MOST_CALLS = 8
 """The most calls of one tool in a row that are shown: the tree shows three hundred tasks."""
 
@@ -135,12 +138,15 @@ def _only_question(watcher: Watcher, lines: _Lines) -> Iterator[None]:
 
 
 async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
-    """Print the texts and the calls of the root agent; its last text is the command's payload.
+    """Print the texts and the calls of the root agent, or the phases and the log of its script.
+
+    An agent's last text is the command's payload.
 
     Of many calls of one tool in a row, the first are printed and the others counted.
     """
     held, tool, calls = "", "", 0
     async for event in client.events(root_id):
+        _print_script(event, lines)
         if event.type is EventType.TOOL_CALL and event.data["tool"] == tool:
             calls += 1
         elif event.type in {EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.MODEL_REPLY}:
@@ -155,6 +161,18 @@ async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
             held = ""
             if calls <= MOST_CALLS:
                 lines.write(f"→ {_call_line(event)}", "dim", one_line=True)
+
+
+def _print_script(event: JournalEvent, lines: _Lines) -> None:
+    """Print what a script says: its phases, and its log."""
+    if event.type is EventType.SCRIPT_PHASE:
+        lines.write(f"■ {output.one_line(str(event.data.get('name')), CALL_CHARACTERS)}", "bold")
+    elif event.type is EventType.SCRIPT_LOG:
+        for line in log_lines(event.data):
+            lines.write(f"  {output.one_line(line, LOG_CHARACTERS)}")
+    elif event.type is EventType.SCRIPT_RESULT and not event.data.get("ok"):
+        label = output.one_line(str(event.data.get("label")), CALL_CHARACTERS)
+        lines.write(f"✗ {label}", "red")
 
 
 def _print_setback(record: JobRecord, event: JournalEvent, lines: _Lines) -> None:

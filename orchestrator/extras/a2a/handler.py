@@ -362,6 +362,9 @@ class JobRequestHandler(RequestHandler):
         if files:
             stored = await self._service.uploads.files(view.jobs, files)
             spec = spec.model_copy(update={"snapshot": stored.snapshot})
+        script = received.read_script(params.message, metadata)
+        if script is not None:
+            spec = await view.jobs.script_job(script.source, script.inputs, spec)
         await view.jobs.submit_many([spec])
         return job_id
 

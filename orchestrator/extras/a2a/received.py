@@ -48,6 +48,8 @@ MAX_ID_CHARACTERS = 200
 """The longest id of a message or a context, which clients make: several times a UUID."""
 OWN = frozenset({"description", "context", "continues", "at", "idempotency_key"})
 """The fields of a job that a message has in its own form."""
+SCRIPT = frozenset({"script", "inputs"})
+"""The metadata of a script: its text, and its `inputs`."""
 PREFIX = "fanout."
 """The prefix of metadata that sets a field of the job, as `POST /v1/jobs` names it: `fanout.agent`.
 """
@@ -206,6 +208,14 @@ class TaskPlace:
     """The agent whose card the client uses."""
 
 
+@dataclass(frozen=True)
+class MessageScript:
+    """A script in the metadata of a message."""
+
+    source: str
+    inputs: dict[str, JsonValue]
+
+
 def make_task_id(caller: Caller, message: Message) -> str:
     """Return the id of the task of a message: a repeated message is the same task.
 
@@ -304,15 +314,36 @@ def specification(
 
 def _fields(message: Message, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the job that the metadata sets."""
-    fields = collect_texts({**metadata, **plain(message.metadata)}, PREFIX)
+    fields = _metadata(message, metadata)
     known = (JobRequest.model_fields.keys() & JobSpec.model_fields.keys()) - OWN
-    unknown = sorted(fields.keys() - known)
+    unknown = sorted(fields.keys() - known - SCRIPT)
     if unknown:
         raise InvalidParamsError(
             f"The metadata {PREFIX}{unknown[0][:50]} sets nothing: known are {PREFIX}"
-            f"{f', {PREFIX}'.join(sorted(known))}."
+            f"{f', {PREFIX}'.join(sorted(known | SCRIPT))}."
         )
-    return fields
+    return {name: value for name, value in fields.items() if name not in SCRIPT}
+
+
+def read_script(message: Message, metadata: Mapping[str, Any]) -> MessageScript | None:
+    """Return the script that the metadata has; None: the task is for an agent.
+
+    Raises:
+        InvalidParamsError: It is no text, or its inputs are no object.
+    """
+    fields = _metadata(message, metadata)
+    source, inputs = fields.get("script"), fields.get("inputs")
+    if source is None and inputs is None:
+        return None
+    if not isinstance(source, str) or not source.strip():
+        raise InvalidParamsError(f"{PREFIX}script is the text of a script.")
+    if inputs is not None and not isinstance(inputs, dict):
+        raise InvalidParamsError(f"{PREFIX}inputs is an object with the script's inputs.")
+    return MessageScript(source, inputs or {})
+
+
+def _metadata(message: Message, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return collect_texts({**metadata, **plain(message.metadata)}, PREFIX)
 
 
 def _data(parts: Iterable[Part]) -> str:

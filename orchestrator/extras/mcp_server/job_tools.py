@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -19,6 +19,8 @@ from ...jobs.approvals import Approval
 from ...jobs.failures import InvalidJob
 from ...jobs.spec import JobSpec, OnFailure, StartFiles
 from ...jobs.state import JobRecord, JobState
+from ...scripts.program import MAX_SCRIPT_BYTES, title_of
+from ...scripts.texts import A_SCRIPT
 from ...server.http.models import JobRequest
 from ...server.owned_jobs import OwnedJobs
 from ...server.pages import make_cursor, read_cursor
@@ -70,6 +72,10 @@ MoreText = Annotated[str | None, Field(description=texts.CONTEXT)]
 Workspace = Annotated[str | None, Field(description=texts.WORKSPACE)]
 Verify = Annotated[str | None, Field(description=texts.VERIFY)]
 Model = Annotated[str | None, Field(description=texts.MODEL)]
+ScriptText = Annotated[
+    str, Field(description=texts.SCRIPT, min_length=1, max_length=MAX_SCRIPT_BYTES)
+]
+Inputs = Annotated[dict[str, Any] | None, Field(description=texts.INPUTS)]
 Labels = Annotated[dict[str, str] | None, Field(description=texts.LABELS)]
 Timeout = Annotated[float | None, Field(description=texts.TIMEOUT, gt=0)]
 Continues = Annotated[str | None, Field(description=texts.CONTINUES)]
@@ -140,12 +146,20 @@ class ListTools(DoorTools):
         )
 
 
+class Script(NamedTuple):
+    """A script that is to run."""
+
+    source: str
+    inputs: dict[str, Any] | None
+
+
 class SubmitTools(DoorTools):
     """Submits and cancels jobs."""
 
     def add_to(self, server: MCPServer[Any]) -> None:
         """Add the tools to a server."""
         server.add_tool(self.run, None, "Run", texts.RUN, SUBMITS)
+        server.add_tool(self.run_script, None, "Run a script", texts.RUN_SCRIPT, SUBMITS)
         server.add_tool(self.submit_job, None, "Submit a job", texts.SUBMIT_JOB, SUBMITS)
         server.add_tool(self.cancel_job, None, "Cancel a job", texts.CANCEL_JOB, CANCELS)
 
@@ -177,6 +191,34 @@ class SubmitTools(DoorTools):
             continues=continues,
             idempotency_key=idempotency_key,
         )
+
+    async def run_script(
+        self,
+        context: ToolContext,
+        *,
+        script: ScriptText,
+        inputs: Inputs = None,
+        workspace: Workspace = None,
+        model: Model = None,
+        labels: Labels = None,
+        timeout_seconds: Timeout = None,
+        continues: Continues = None,
+        idempotency_key: IdempotencyKey = None,
+    ) -> Submitted:
+        """Submit a job that runs a script, and return its id."""
+        if self._door.is_local and not continues:
+            workspace = workspace or "."  # as `fanout run` does
+        fields = {
+            "description": title_of(script) or A_SCRIPT,
+            "agent": None if continues else COORDINATOR,
+            "model": model,
+            "labels": labels,
+            "limits": timeout_seconds and {"timeout_seconds": timeout_seconds},
+            "continues": continues,
+            "idempotency_key": idempotency_key,
+        }
+        async with self._door.open(context) as opened:
+            return await _submit(opened, fields, workspace, Script(script, inputs))
 
     async def submit_job(
         self,
@@ -221,7 +263,9 @@ class SubmitTools(DoorTools):
             return JobLine.of(await opened.jobs.get(job_id))
 
 
-async def _submit(opened: Opened, fields: dict[str, Any], workspace: str | None) -> Submitted:
+async def _submit(
+    opened: Opened, fields: dict[str, Any], workspace: str | None, script: Script | None = None
+) -> Submitted:
     request = JobRequest.model_validate(_given(fields))
     spec, stored = request.spec(), StoredWorkspace(StartFiles())
     if workspace:
@@ -229,6 +273,8 @@ async def _submit(opened: Opened, fields: dict[str, Any], workspace: str | None)
             raise InvalidJob("A job that continues another has its files: leave workspace out.")
         stored = await _start_files(opened, spec, workspace)
         spec = request.spec(**stored.start.update())
+    if script is not None:
+        spec = await opened.jobs.script_job(script.source, script.inputs, spec)
     job_id = (await opened.jobs.submit_many([spec]))[0]
     return Submitted(
         job_id=job_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...scripts.texts import VOCABULARY
+
 # The first sentence is what a client shows of the server. The order of the calls is what models get
 # wrong without it: they wait once with a long timeout, which their client cuts off.
 INSTRUCTIONS = """\
@@ -20,6 +22,11 @@ uploaded snapshot (POST /v1/snapshots); without one the agents get no files."""
 RUN = """\
 Submit a goal to a coordinator, which splits it into tasks for agents that run at the same time and \
 combines their changes. Returns a job_id at once. Use it for work that is larger than one task."""
+
+RUN_SCRIPT = """\
+Submit a Python script that calls agents, and return a job_id at once. Use it instead of run when you \
+know the steps: it fans out to hundreds of agents and keeps their answers out of this conversation. \
+result.output is its value."""
 
 SUBMIT_JOB = """\
 Submit one task to one agent in a sandbox of its own. Returns a job_id at once; submit several for \
@@ -63,6 +70,8 @@ ASK = "May the agent {agent} of job {job_id} call {tool}? Its arguments: {argume
 CONFIRM = "Your agent says that you have decided:"
 
 GOAL = "The goal, complete: agents do not see this conversation."
+SCRIPT = f"Python. {VOCABULARY}"
+INPUTS = "Values that the script reads as inputs['name']."
 DESCRIPTION = "The task, complete: the agent does not see this conversation."
 CONTEXT = "Further text for the agent."
 VERIFY = "A command that has to exit with 0 in the sandbox before the job succeeds."

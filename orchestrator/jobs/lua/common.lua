@@ -91,7 +91,7 @@ local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches
   sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
   claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
   lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true,
-  approvals_kept = true, last_message = true,
+  wake_any = true, approvals_kept = true, last_message = true,
   unread_by = true, pool = true, sent_to = true, bound_to = true, host_faults = true,
   refusals = true, starved = true, path = true, model_wait = true, model_since = true,
   model_trial = true}
@@ -875,7 +875,11 @@ end
 -- Makes a job a queued one, without a worker.
 local function set_queued(id)
   leave_models(id)
-  redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
+  -- What wakes up for anything (wake_any) still waits for its other approvals.
+  if not redis.call('HGET', key('job', id), 'wake_any') then
+    redis.call('HDEL', key('job', id), 'approvals')
+  end
+  redis.call('HDEL', key('job', id), 'waiting_for', 'wake_any')
   count_state(id, 'queued')
   redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', IN_LANE, 'token', 0,
     'worker', '', 'host', '', 'requeued_at', now_ms())
@@ -935,20 +939,30 @@ local function stop_clock(id)
   end_work(id)
 end
 
+-- Has a parked job looked at in that many milliseconds by the reaper, or sooner.
+local function wake_in(id, delay)
+  local at = now_ms() + delay
+  if redis.call('HSETNX', key('job', id), 'wake_at', at) == 0 then return end
+  redis.call('ZADD', key('deadlines'), 'LT', at, id)
+end
+
 -- Updates how many children a parked job waits for. When none is left, requeues the job, unless it
--- waits for a person too.
+-- waits for a person too. A job that wakes up for anything (wake_any: in how many milliseconds at
+-- the latest) does not wait for the others.
 local function count_children(id)
   local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt', 'approvals',
-    'awaited')
-  if job[1] ~= 'waiting' or job[4] ~= '' then return end
+    'awaited', 'wake_any')
+  if job[1] ~= 'waiting' or (job[4] ~= '' and not job[6]) then return end
   local open = redis.call('SCARD', key('awaited', id))
-  if open == 0 then
+  if (open == 0 and job[4] == '') or job[6] == '0' then
+    redis.call('DEL', key('awaited', id))
     stop_clock(id)
     requeue(id, job[2], job[3], 'what it waited for is done')
   else
-    resume_clock(id)
+    if job[4] == '' then resume_clock(id) end
     local ended = job[5] - open
     redis.call('HSET', key('job', id), 'waiting_for', 'children: ' .. ended .. ' of ' .. job[5])
+    if job[6] then wake_in(id, job[6]) end
   end
 end
 

@@ -4,8 +4,9 @@
 -- ARGV: prefix, id, token, seconds that an answered approval is kept, description of the approvals,
 -- maximum number of children of a job, and of a tree, milliseconds that the job may run in all ('':
 -- no limit), its error when they are over, the time at which it resumes although not all children
--- have ended ('': never), number of approvals, number of children that it started before; of each
--- approval its id and request; the ids of those children; of each new child the values as for
+-- have ended ('': never), in how many milliseconds it resumes when anything of what it waits for has
+-- arrived ('': when all has), number of approvals, number of children that it started before; of
+-- each approval its id and request; the ids of those children; of each new child the values as for
 -- submit, and its entry for the journal.
 -- Returns the job's new state: 'waiting'; 'queued' when it has nothing to wait for; 'cancelled'
 -- when its cancellation was requested before; or false when the attempt no longer holds the job.
@@ -21,9 +22,10 @@ if job.is_cancelled then
   return 'cancelled'
 end
 redis.call('HSET', key('job', id), 'ran_ms', job.ran)
-local open, first_started, asked = {}, 13 + 2 * ARGV[11], nil
-local first_child = first_started + ARGV[12]
-for first = 13, first_started - 1, 2 do
+local any, has_arrived = ARGV[11], false
+local open, first_started, asked = {}, 14 + 2 * ARGV[12], nil
+local first_child = first_started + ARGV[13]
+for first = 14, first_started - 1, 2 do
   local approval, request = ARGV[first], ARGV[first + 1]
   if redis.call('EXISTS', key('approval', approval)) == 0 then
     redis.call('HSET', key('approval', approval), 'job', id, 'request', request,
@@ -34,11 +36,14 @@ for first = 13, first_started - 1, 2 do
     -- in the order of the calls
     redis.call('ZADD', key('approvals'), 'NX', now + #open / 1000, approval)
     open[#open + 1] = approval
+  else
+    has_arrived = true
   end
 end
 local awaited = 0
 local function await(child, state)
   if ENDED[state] then
+    has_arrived = true
     report_child(id, child, state)
   elseif state then
     awaited = awaited + redis.call('SADD', key('awaited', id), child)
@@ -61,7 +66,9 @@ count_state(id, 'waiting')
 redis.call('HSET', key('job', id), 'state', 'waiting', 'dispatched', 0, 'token', 0, 'worker', '',
   'host', '', 'waiting_for', why, 'approvals', table.concat(open, ' '), 'approvals_kept', kept,
   'awaited', awaited)
-if #open == 0 and awaited == 0 then
+if any ~= '' then redis.call('HSET', key('job', id), 'wake_any', any) end
+if (#open == 0 and awaited == 0) or (any ~= '' and has_arrived) then
+  redis.call('DEL', key('awaited', id))
   requeue(id, job.root, job.attempt - 1, 'what it waited for is done')
   return 'queued'
 end

@@ -116,6 +116,20 @@ class EventType(StrEnum):
     """Sums by host (`hosts`) of the connections after the first 100."""
     NETWORK_LIMIT = "network.limit"
     """The bytes that the job may send and receive are used up."""
+    SCRIPT_STARTED = "script.started"
+    """A script begins: the `interpreter`'s version."""
+    SCRIPT_CALL = "script.call"
+    """A script has made `calls`: `key`, `function` and `label` of each, its `phase`, `agent` and
+    `jobs` if it has any."""
+    SCRIPT_RESULT = "script.result"
+    """A call (`key`) has its result: `ok`, `label`, and the `value` or its `blob`."""
+    SCRIPT_PHASE = "script.phase"
+    """A phase begins: `name`, and the files from which its calls start."""
+    SCRIPT_LOG = "script.log"
+    """The `lines` that a script has printed or logged."""
+    SCRIPT_ENDED = "script.ended"
+    """A script has ended: how many calls were `asked`, `answered`, `failed`, `cancelled` and
+    `never_run`, and why not (`reasons`)."""
     LOG = "log"
     """A `text` of a `stream`: output of a running command, a model's text, a worker's note."""
 

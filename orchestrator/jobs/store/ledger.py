@@ -837,6 +837,7 @@ class Ledger(Records):
         *,
         started: Sequence[str] = (),
         wake_at: float | None = None,
+        wake_any: float | None = None,
         timeout_seconds: float | None = None,
     ) -> JobState | None:
         """Let a job wait for people and for children, without a slot or a used-up attempt.
@@ -856,6 +857,8 @@ class Ledger(Records):
             started: The ids of children submitted before (`start`) that it waits for too.
             wake_at: When it resumes although not all children have ended, in seconds since the
                 epoch by the clock of Redis; None: never.
+            wake_any: In how many seconds at the latest it resumes when anything of what it waits
+                for has arrived; None: it resumes when all has.
             timeout_seconds: The limit of its time over all attempts; None: no limit.
 
         Returns:
@@ -872,7 +875,8 @@ class Ledger(Records):
         if timeout_seconds is not None:
             time = milliseconds(timeout_seconds), str(out_of_time(timeout_seconds))
         wake: int | str = "" if wake_at is None else milliseconds(wake_at)
-        limits = (bounds.max_children, bounds.max_tree_children, *time, wake)
+        any_in: int | str = "" if wake_any is None else milliseconds(wake_any)
+        limits = (bounds.max_children, bounds.max_tree_children, *time, wake, any_in)
         counts = (len(approvals), len(started))
         waits = (*requests, *started, *submissions)
         state = await self._run(

@@ -41,6 +41,8 @@ from ...jobs.store.subscription import (
     Subscription,
 )
 from ...jobs.timeline import LandedChanges, Phase
+from ...scripts.program import MAX_SCRIPT_BYTES, title_of
+from ...scripts.texts import A_SCRIPT
 from ...workspace.exchange.cloned import MAX_DEPTH, GitSource
 
 MAX_BATCH = 1_000
@@ -387,15 +389,22 @@ class RunWorkspace(_Body):
 
 
 class RunRequest(_Body):
-    """A run to be started."""
+    """A run to be started: of an agent by its `goal`, or of a `script`."""
 
-    goal: Text = Field(
+    goal: Text | None = Field(
+        default=None,
         min_length=1,
         max_length=200_000,
         pattern=r"\S",
         examples=["Make the failing tests pass, and say why they failed."],
     )
-    """The task, in plain language."""
+    """The task, in plain language; of a script what lists show, by default its first line."""
+    script: Text | None = Field(
+        default=None, min_length=1, max_length=MAX_SCRIPT_BYTES, pattern=r"\S"
+    )
+    """A script that calls agents, at most 64 KiB; its value is the `output` of the result."""
+    inputs: dict[str, JsonValue] | None = None
+    """The values of the script's `inputs`."""
     agent: AgentName = COORDINATOR
     """The agent that works on it."""
     workspace: RunWorkspace | None = None
@@ -435,10 +444,14 @@ class RunRequest(_Body):
             raise ValueError("at is a point of the run that continues names")
         if self.continues is not None and self.workspace is not None:
             raise ValueError("a run that continues another has its files: leave workspace out")
+        if self.goal is None and self.script is None:
+            raise ValueError("a run has a goal or a script")
+        if self.inputs is not None and self.script is None:
+            raise ValueError("inputs are the values of a script")
         return self
 
     def spec(self, idempotency_key: str | None) -> JobSpec:
-        """Return the specification of its root job, without a snapshot.
+        """Return the specification of its root job, without a snapshot and without its script.
 
         Missing fields are not set: a continuation takes them from the earlier run.
 
@@ -446,8 +459,8 @@ class RunRequest(_Body):
             idempotency_key: The key of the request.
         """
         given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
-        given["description"] = given.pop("goal")
-        for name in ("workspace", "webhook"):
+        given["description"] = given.pop("goal", None) or title_of(self.script or "") or A_SCRIPT
+        for name in ("workspace", "webhook", "script", "inputs"):
             given.pop(name, None)
         if self.continues is None:
             given["agent"] = self.agent

@@ -92,6 +92,7 @@ async def start(
 ) -> SubmittedRun:
     """Start a run: an agent works towards a goal on a copy of a workspace, and others help it.
 
+    With `script` instead of `goal`, a program calls the agents; it is checked before the answer.
     The workspace is a snapshot, a commit of a Git repository, or an archive (tar, tar.gz or zip)
     as the part `archive` of a multipart body whose part `run` is the JSON. A repository is cloned
     before the answer; a client that disconnects meanwhile leaves nothing. With an
@@ -112,6 +113,8 @@ async def start(
         elif wanted.workspace is not None:
             snapshot = await _snapshot(request, jobs, wanted.workspace, spec)
             spec = spec.model_copy(update={"snapshot": snapshot})
+    if wanted.script is not None:
+        spec = await jobs.script_job(wanted.script, wanted.inputs, spec)
     subscriptions = shared.notifications.subscriptions
     await check_webhooks([wanted], subscriptions)
     run_id = (await jobs.submit_many([spec]))[0]

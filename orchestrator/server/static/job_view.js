@@ -7,6 +7,7 @@ import { ConversationView, failureSentence } from "./conversation_view.js";
 import { copyButton, notice } from "./dialogs.js";
 import { empty, externalLink, fill, h, keyed, setText, stateBadge } from "./dom.js";
 import { markdown } from "./markdown.js";
+import { ScriptView } from "./script_view.js";
 import { bytes, compact, cost, duration, elapsed, ENDED, firstLine, json, moment, number, oneLine, tokens } from "./text.js";
 import { childrenOf, ordered, verdictText } from "./trees.js";
 
@@ -26,13 +27,14 @@ export class JobView {
     this.head = h("header", { class: "job-head" }, h("p", { class: "muted", role: "status" }, "Loading the job …"));
     this.facts = h("dl", { class: "facts" });
     this.actions = h("div", { class: "buttons" });
+    this.script = h("div", { hidden: true });
     const tabList = h("div", { class: "tabs", role: "tablist", "aria-label": "About this job" }, Object.values(this.tabs));
     tabList.addEventListener("keydown", (event) => this.onTabKey(event));
     this.element = h(
       "section",
       { class: "job" },
       this.tree.element,
-      h("div", { class: "detail" }, this.head, this.facts, tabList, Object.values(this.panels)),
+      h("div", { class: "detail" }, this.head, this.facts, this.script, tabList, Object.values(this.panels)),
     );
     this.unsubscribe = [
       app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() }),
@@ -51,6 +53,7 @@ export class JobView {
     clearInterval(this.timer);
     for (const end of this.unsubscribe) end();
     this.conversation?.stop();
+    this.scriptView?.stop();
     this.changes?.stop();
   }
 
@@ -111,6 +114,7 @@ export class JobView {
       this.showActions();
       this.showFacts();
       this.showPanel();
+      this.showScript();
       this.conversation?.jobChanged(job);
       this.changed(newer);
       await this.tree.load(job.root_id);
@@ -128,6 +132,7 @@ export class JobView {
   changed(lines) {
     this.tree.changed(lines);
     this.conversation?.linesChanged(lines);
+    if (lines.some((line) => line.parent_id === this.id || line.id === this.id)) this.scriptView?.changed();
     const mine = lines.find((line) => line.id === this.id);
     if (!mine || !this.job) return;
     const isOther = mine.state !== this.line.state;
@@ -169,6 +174,14 @@ export class JobView {
     if (this.shownFacts === key) return;
     this.shownFacts = key;
     fill(this.facts, shown.map(([name, value]) => h("div", { class: FACT_CLASSES[name] }, h("dt", {}, name), h("dd", {}, value))));
+  }
+
+  showScript() {
+    if (this.scriptView || !this.job.script) return;
+    this.scriptView = new ScriptView(this.id);
+    this.script.hidden = false;
+    fill(this.script, this.scriptView.element);
+    this.scriptView.changed();
   }
 
   showActions() {

@@ -5,7 +5,8 @@ import { get, Latest, post } from "./api.js";
 import { showCards } from "./approvals_view.js";
 import { ask, attempt, copyButton, notice } from "./dialogs.js";
 import { fill, h } from "./dom.js";
-import { clock, compact, cost, duration, ENDED, firstLine, number, oneLine, plural, tokens, when, moment } from "./text.js";
+import { ScriptView } from "./script_view.js";
+import { clock, compact, cost, duration, ENDED, firstLine, json, number, oneLine, plural, tokens, when, moment } from "./text.js";
 import { Timeline } from "./timeline.js";
 import { childrenOf, countStates, marks, treeUsage, verdictBadge } from "./trees.js";
 
@@ -26,8 +27,9 @@ export class RunView {
     this.wrong = h("section", { "aria-labelledby": "wrong-title", hidden: true });
     this.result = h("section", { class: "result", hidden: true });
     this.told = h("div", {});
+    this.script = h("div", { class: "script-place", hidden: true });
     this.status = h("p", { class: "empty", role: "status" }, "Loading …");
-    this.element = h("section", { class: "run" }, this.head, this.facts, this.cards, this.status, this.timeline.element, this.wrong, this.result, this.told);
+    this.element = h("section", { class: "run" }, this.head, this.facts, this.cards, this.script, this.status, this.timeline.element, this.wrong, this.result, this.told);
     this.timeline.element.hidden = true;
     this.unsubscribe = [
       app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() }),
@@ -45,6 +47,7 @@ export class RunView {
     clearInterval(this.timer);
     for (const end of this.unsubscribe) end();
     this.timeline.stop();
+    this.scriptView?.stop();
   }
 
   show() {
@@ -74,6 +77,7 @@ export class RunView {
     if (!mine.length) return;
     const was = this.root.state;
     for (const line of mine) this.jobs.set(line.id, line);
+    this.scriptView?.changed();
     if (this.root.state !== was) this.load();
     else this.render();
   }
@@ -98,6 +102,7 @@ export class RunView {
     this.showFacts();
     this.timeline.setJobs(this.jobs);
     this.showApprovals();
+    this.showScript();
     this.showWrong();
     this.showResult();
     this.showTellForm();
@@ -118,7 +123,7 @@ export class RunView {
   runButtons() {
     const job = { ...this.job, ...this.root, result: this.job.result };
     const conversation = h("a", { class: "button", href: `?${new URLSearchParams({ job: job.id })}` }, "Conversation");
-    const isChanged = ENDED.has(job.state) && (job.result?.changes || job.result?.files_modified?.length);
+    const isChanged = ENDED.has(job.state) && Boolean(job.result?.changes || job.result?.files_modified?.length);
     const apply = isChanged && this.app.session.folders && h("button", { type: "button", class: "primary", on: { click: () => attempt(apply, () => applyToFolder(job.id)) } }, "Apply to a folder …");
     return [apply, conversation, actionButtons(this.app, job, { countLiveBelow: () => this.countLive() - 1, onChange: () => this.load() })];
   }
@@ -182,8 +187,18 @@ export class RunView {
     fill(this.wrong, h("h2", { id: "wrong-title" }, all.some((one) => one.kind !== "setback") ? "What went wrong" : "Setbacks"), h("ul", { class: "wrong" }, items), more > 0 && h("p", { class: "muted" }, `… and ${number(more)} more, on their jobs`));
   }
 
+  showScript() {
+    if (this.scriptView || !this.job.script || this.isSubmission) return;
+    this.scriptView = new ScriptView(this.id);
+    this.script.hidden = false;
+    fill(this.script, this.scriptView.element);
+    this.scriptView.changed();
+  }
+
   showResult() {
-    const summary = this.isSubmission ? "" : this.job.result?.summary ?? "";
+    const { result } = this.job;
+    const value = this.job.script && result?.output != null ? json(result.output) : "";
+    const summary = this.isSubmission ? "" : value || (result?.summary ?? "");
     this.result.hidden = !summary;
     if (this.shownSummary === summary) return;
     this.shownSummary = summary;
@@ -197,7 +212,7 @@ export class RunView {
   }
 
   showTellForm() {
-    const isOpen = !ENDED.has(this.root.state) && !this.isSubmission && this.app.session.scopes.includes("submit");
+    const isOpen = !ENDED.has(this.root.state) && !this.isSubmission && !this.job.script && this.app.session.scopes.includes("submit");
     if (isOpen && !this.told.firstChild) fill(this.told, tellForm(this.root.id));
     if (!isOpen) fill(this.told);
   }

@@ -16,16 +16,12 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from fanout.orchestrator.approvals import merge_policies
-from fanout.orchestrator.configuration.agent_definitions import (
-    GENERAL_PURPOSE,
-    AgentDefinition,
-    AgentDefinitions,
-)
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.delegation.calls import JobTask, job_id_of_call
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.delegation.inherited import check_heir
-from fanout.orchestrator.delegation.submission_check import check_commands
+from fanout.orchestrator.delegation.submission_check import check_commands, check_script_policy
 from fanout.orchestrator.jobs.ceilings import no_more_than
 from fanout.orchestrator.jobs.failures import (
     BlobMissing,
@@ -35,8 +31,9 @@ from fanout.orchestrator.jobs.failures import (
     UnknownJob,
 )
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles
+from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles, TreeBounds
 from fanout.orchestrator.jobs.store.stored import submission
+from fanout.orchestrator.scripts.agents import callable_agents, script_agents
 from fanout.orchestrator.tracing import spans
 from fanout.orchestrator.workspace import layers
 from fanout.orchestrator.workspace.blobs import BlobStore
@@ -85,7 +82,11 @@ class ChildJobs:
         self._lease = lease
         self._tree_model: str | None = None
         self.snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
-        self.agents = _callable(definition, services.definitions)
+        self.agents = (
+            script_agents(spec, services.definitions)
+            if spec.script is not None
+            else callable_agents(definition, services.definitions)
+        )
         """The agents that may be called, with their descriptions."""
 
     async def load_tree_model(self) -> None:
@@ -120,7 +121,7 @@ class ChildJobs:
                 f"A job may have {bounds.max_children} children (FANOUT_LIMITS__MAX_CHILDREN): "
                 "give fewer tasks."
             )
-        for name, left in self._left().items():
+        for name, left in self.left().items():
             if left <= 0:
                 raise LimitReached(
                     f"Nothing is left of your limit {name} for a task: finish without one."
@@ -145,46 +146,90 @@ class ChildJobs:
             conversation: The job's, up to the call.
             traceparent: The span of the tool call; None: the one that is open.
         """
-        parent = self._spec
         try:
             task = JobTask.of_item(item, number, self.agents, caller=self._definition.name)
-            policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
             definition = self._services.definitions[task.subagent_type]
-            check_commands(definition, policies, verify=task.verify)
+            check_commands(definition, self._policies(), verify=task.verify)
             if task.inherit:
                 check_heir(definition)
-            child = task.job_spec(
-                f"{call_id}.{number}",
-                root_id=parent.root_id,
-                parent_id=parent.id,
-                depth=parent.depth + 1,
-                tenant=parent.tenant,
-                owner=parent.owner,
-                caller_policy=parent.caller_policy,
-                limits=self._child_limits(task.subagent_type, task.timeout_seconds),
-                interrupt_on=policies,
-                priority=parent.priority,
-                max_attempts=parent.max_attempts,
-                labels=parent.labels,
-                traceparent=traceparent or open_traceparent() or parent.traceparent,
-                **self._shared_with(task),
-            )
-            child = conversation.given_to(child)
+            inherited = self._inherited(task.subagent_type, task.timeout_seconds, traceparent)
+            inherited |= self._shared_with_copy(task)
+            child = conversation.given_to(task.job_spec(f"{call_id}.{number}", **inherited))
             submission(child)  # raises InvalidJob if it cannot be stored
         except (InvalidJob, ValidationError) as failure:
             return failure
         return child
 
-    def _shared_with(self, task: JobTask) -> dict[str, Any]:
-        """Return the fields that a child has from its parent.
+    def check_scripts(self) -> None:
+        """Reject scripts that could not start.
 
-        A copy that inherits the conversation has all that shapes a request: with another system
-        instruction or model, no cache of the parent's requests would serve it.
+        Raises:
+            LimitReached: As `check_room`.
+            InvalidJob: A person approves each task of the agent.
         """
-        model = self._choose_model(task.subagent_type)
+        self.check_room(1)
+        check_script_policy(self._definition, self._policies())
+
+    def script_child(
+        self, call_id: str, call: Mapping[str, Any], traceparent: str | None = None
+    ) -> Child:
+        """Return the job that a script of the agent becomes, without its snapshot.
+
+        It runs under the agent's own definition.
+
+        Args:
+            call_id: The tool call, unique within the job.
+            call: The `script`, which is the id of its blob, its `title` and its `inputs`.
+            traceparent: As of `child`.
+        """
+        agent = self._spec.agent
+        try:
+            child = JobSpec(
+                id=job_id_of_call(self._spec.id, f"{call_id}.0"),
+                agent=agent,
+                description=call["title"],
+                script=call["script"],
+                script_inputs=call["inputs"],
+                **self._inherited(agent, None, traceparent),
+            )
+            submission(child)  # raises InvalidJob if it cannot be stored
+        except (InvalidJob, ValidationError) as failure:
+            return failure
+        return child
+
+    def _policies(self) -> dict[str, Any]:
+        return merge_policies(self._spec.interrupt_on, self._definition.interrupt_on)
+
+    def _inherited(
+        self, agent: str, timeout_seconds: float | None, traceparent: str | None
+    ) -> dict[str, Any]:
+        """Return the fields of a child that come from the job."""
+        parent = self._spec
+        return {
+            "root_id": parent.root_id,
+            "parent_id": parent.id,
+            "depth": parent.depth + 1,
+            "tenant": parent.tenant,
+            "owner": parent.owner,
+            "caller_policy": parent.caller_policy,
+            "limits": self._child_limits(agent, timeout_seconds),
+            "interrupt_on": self._policies(),
+            "priority": parent.priority,
+            "max_attempts": parent.max_attempts,
+            "labels": parent.labels,
+            "traceparent": traceparent or open_traceparent() or parent.traceparent,
+            "model": self._choose_model(agent),
+        }
+
+    def _shared_with_copy(self, task: JobTask) -> dict[str, Any]:
+        """Return what a copy of the agent has from its parent if it inherits the conversation.
+
+        With another system instruction or model, no cache of the parent's requests would serve it.
+        """
         if not task.inherit or task.subagent_type != self._definition.name:
-            return {"model": model}
-        return {"model": self._spec.model or model, "verify_merges": self._spec.verify_merges}
+            return {}
+        model = self._spec.model or self._choose_model(task.subagent_type)
+        return {"model": model, "verify_merges": self._spec.verify_merges}
 
     def _choose_model(self, agent: str) -> str | None:
         """Return the model that a child has from its tree; None: that of its own definition.
@@ -205,11 +250,12 @@ class ChildJobs:
         for conversation in conversations:
             await self._services.blobs.put(conversation)
 
-    async def submit(self, child: JobSpec) -> str:
+    async def submit(self, child: JobSpec, bounds: TreeBounds | None = None) -> str:
         """Submit a child of the running job and return its id; the same one for every call.
 
         Args:
             child: The child, with the files that it starts from.
+            bounds: The limits of its tree; None: those of the installation.
 
         Raises:
             LimitReached: The job or its tree has all the children that it may have.
@@ -219,7 +265,9 @@ class ChildJobs:
         """
         self._lease.check()
         claim, ledger = self._lease.claim, self._services.ledger
-        if not await ledger.start(claim.spec.id, claim.token, child, self._services.bounds):
+        if not await ledger.start(
+            claim.spec.id, claim.token, child, bounds or self._services.bounds
+        ):
             raise LeaseLost("Another attempt holds the job.")
         return child.id
 
@@ -276,7 +324,7 @@ class ChildJobs:
             services.limits_of(self._spec),
         )
         budgets: dict[str, Any] = {}
-        for name, left in self._left().items():
+        for name, left in self.left().items():
             agent_limit = getattr(agent_limits, name)
             budgets[name] = max(left, 1e-6 if name == "max_cost_usd" else 1)
             if agent_limit is not None:
@@ -292,7 +340,7 @@ class ChildJobs:
             budgets["max_wait_seconds"] = min(waits, agent_limits.max_wait_seconds or 0)
         return Limits(timeout_seconds=timeout_seconds, **resources, **budgets)
 
-    def _left(self) -> dict[str, Any]:
+    def left(self) -> dict[str, Any]:
         """Return what is left of each budget that was set for the job."""
         used = self._used()
         spent = {
@@ -310,19 +358,6 @@ def open_traceparent() -> str | None:
     """Return the context of the span that is open, for the jobs that are submitted in it."""
     here = spans.current()
     return None if here is None else str(here)
-
-
-def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:
-    """Return the agents that an agent may call, with their descriptions.
-
-    An agent that names no sub-agents may call none. The general-purpose agent has all tools, so an
-    agent with a limited set of tools may call it only if it names it: otherwise it could have
-    commands run that it may not run.
-    """
-    agents = definitions.callable_by(definition) if definition.subagents else {}
-    if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:
-        agents.pop(GENERAL_PURPOSE, None)
-    return agents
 
 
 class ChildSnapshots:

@@ -28,8 +28,9 @@ from fanout.orchestrator.deep_agent import (
     combined_answer,
     deferred_calls,
 )
-from fanout.orchestrator.delegation.answers import failed_task
+from fanout.orchestrator.delegation.answers import failed_task, script_result
 from fanout.orchestrator.delegation.calls import (
+    SCRIPT_TOOL,
     UPDATE_TOOL,
     WAIT_TOOL,
     agent_list,
@@ -65,6 +66,9 @@ class AwaitedTasks:
     until: float | None = None
     """When the wait ends, in seconds since the epoch by the clock of Redis; None: when all have
     ended."""
+    any_seconds: float | None = None
+    """In how many seconds at the latest the job goes on when anything of what it waits for, also of
+    its approvals, has arrived; None: it goes on when all has."""
 
 
 class Children:
@@ -99,6 +103,7 @@ class Children:
         self._earlier: Sequence[Event] = ()
         """What the job's conversation began with."""
         self._delegation = definition.delegation
+        self._has_scripts = definition.scripts
         self._command = spec.verify_merges or definition.verify_merges
         self._is_root = spec.parent_id is None
         policies = (spec.interrupt_on, definition.interrupt_on)
@@ -116,7 +121,9 @@ class Children:
             max_reworks=max_reworks,
             ends_at=ends_at,
         )
-        self._tasks = LedgerTasks(services.ledger, spec, self._jobs, self._collector)
+        self._tasks = LedgerTasks(
+            services.ledger, services.blobs, spec, self._jobs, self._collector
+        )
 
     @property
     def are_verified(self) -> bool:
@@ -163,7 +170,10 @@ class Children:
         agents = self._jobs.agents
         if not agents:
             return []
-        return JobTaskTools(self._tasks, OF_JOB, MethodTool).tools(self._delegation, agents)
+        scripts = self._tasks if self._has_scripts else None
+        return JobTaskTools(self._tasks, OF_JOB, MethodTool, scripts).tools(
+            self._delegation, agents
+        )
 
     def instruction(self) -> str:
         """Return the text about callable agents for the agent's instruction."""
@@ -288,8 +298,7 @@ class Children:
                 results.append((call, await self._tasks.collected(call.arguments["job_ids"])))
                 continue
             collected = [await self._collect(child, history) for child in children]
-            is_combined = call.made.call.name == "tasks"
-            results.append((call, combined_answer(collected) if is_combined else collected[0]))
+            results.append((call, _answer(str(call.made.call.name), collected)))
         return results
 
     async def _collect(self, child: Child, history: History) -> TaskResult:
@@ -318,6 +327,10 @@ class Children:
         call, event = deferred.made.call, deferred.made.event
         if call.name == WAIT_TOOL:
             return []
+        if call.name == SCRIPT_TOOL:
+            name = name_of_call(event.id, call.id)
+            traceparent = self._tasks.traceparents.get(call.id)
+            return [self._jobs.script_child(name, deferred.arguments, traceparent)]
         tasks = deferred.arguments["tasks"] if call.name == "tasks" else [deferred.arguments]
         name = name_of_call(event.id, call.id)
         traceparent = self._tasks.traceparents.get(call.id)
@@ -325,6 +338,13 @@ class Children:
             self._jobs.child(name, number, item, conversation, traceparent)
             for number, item in enumerate(tasks)
         ]
+
+
+def _answer(tool: str, collected: Sequence[TaskResult]) -> TaskResult:
+    """Return the result of a call whose tasks have ended."""
+    if tool == SCRIPT_TOOL:
+        return script_result(collected[0])
+    return combined_answer(collected) if tool == "tasks" else collected[0]
 
 
 class _RepeatedCall:

@@ -115,6 +115,10 @@ class Collector:
         for job_id in self._landed:
             await self._write_conflicts(job_id)
 
+    def landed(self, job_id: str) -> Landed | None:
+        """Return what became of the changes of a task, or of its last rework; None: nothing yet."""
+        return self._landed.get(self.newest(job_id))
+
     def newest(self, job_id: str) -> str:
         """Return the id of a task's last rework; its own if it was never sent back."""
         while rework := self._landed.get(job_id, {}).get("rework"):

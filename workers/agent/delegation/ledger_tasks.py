@@ -1,7 +1,7 @@
 """The tasks of a job's agent, each a job below it: what its tools do, over the ledger.
 
-The results of `task`, `tasks` and `wait_tasks` are deferred: `Children` submits the tasks of the
-first two when the run has ended, and the job is parked, so that a wait holds no slot. A task of
+The results of `task`, `tasks`, `run_script` and `wait_tasks` are deferred: `Children` submits the
+tasks of the first three when the run has ended, and the job is parked, so that a wait holds no slot. A task of
 `start_task` is submitted at once, fenced by the attempt's lease.
 """
 
@@ -31,10 +31,17 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.scripts.check import check_script
+from fanout.orchestrator.scripts.program import title_of
+from fanout.orchestrator.scripts.texts import A_SCRIPT
+from fanout.orchestrator.workspace.blobs import BlobStore
 
 from .child_jobs import ChildJobs, open_traceparent
 from .collector import Collector
 from .inherited import CallersConversation
+
+MOST_FAULTS = 20
+"""The most faults of a script that the agent reads: it corrects them one by one."""
 
 
 class LedgerTasks:
@@ -42,6 +49,7 @@ class LedgerTasks:
 
     Args:
         ledger: Holds the jobs.
+        blobs: Holds the scripts.
         spec: The job.
         jobs: Makes and submits the children.
         collector: Merges what they changed.
@@ -50,9 +58,15 @@ class LedgerTasks:
     quoted = (InvalidJob, LimitReached, BlobMissing, ValidationError)
 
     def __init__(
-        self, ledger: Ledger, spec: JobSpec, jobs: ChildJobs, collector: Collector
+        self,
+        ledger: Ledger,
+        blobs: BlobStore,
+        spec: JobSpec,
+        jobs: ChildJobs,
+        collector: Collector,
     ) -> None:
         self._ledger = ledger
+        self._blobs = blobs
         self._spec = spec
         self._jobs = jobs
         self._collector = collector
@@ -76,6 +90,28 @@ class LedgerTasks:
             return combined_answer(refusals) if combined else refusals[0]
         self.traceparents[tool_context.function_call_id] = open_traceparent()
         return deferred_result(tool_context, {"tasks": items} if combined else items[0])
+
+    async def run_script(
+        self, script: str, inputs: Mapping[str, Any], tool_context: ToolContext
+    ) -> TaskResult:
+        """See `JobTasks.run_script`; the value is deferred, unless the script has faults.
+
+        Raises:
+            LimitReached: The job may have no more children, or nothing is left for them.
+            InvalidJob: The script has faults, which the text lists, or cannot become a job.
+            BlobStoreUnusable: The script cannot be stored.
+        """
+        self._jobs.check_scripts()
+        faults = await check_script(script, self._jobs.agents, inputs=inputs)
+        if faults:
+            raise InvalidJob("The script has faults:\n" + "\n".join(faults[:MOST_FAULTS]))
+        blob = await self._blobs.put(script.encode())
+        call = {"script": blob, "title": title_of(script) or A_SCRIPT, "inputs": dict(inputs)}
+        child = self._jobs.script_child("", call)
+        if isinstance(child, Exception):
+            raise child
+        self.traceparents[tool_context.function_call_id] = open_traceparent()
+        return deferred_result(tool_context, call)
 
     async def submit(self, item: Mapping[str, Any], tool_context: ToolContext) -> str:
         """See `JobTasks.submit`.

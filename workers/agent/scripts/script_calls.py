@@ -1,0 +1,403 @@
+"""Answers the calls of a script: from the journal as far as that goes, and then anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from fanout.orchestrator.approvals import DECISIONS, Decision, fingerprint
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.jobs.approvals import Approval, approval_id
+from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.scripts.calls import BadCall, Call
+from fanout.orchestrator.scripts.program import AGENT_FAILED
+from fanout.orchestrator.scripts.run import Answers, Settled, Waits
+from fanout.orchestrator.scripts.values import Handle, LandReport, Result
+from fanout.orchestrator.workspace.blobs import BlobStore
+
+from ..delegation.children import AwaitedTasks
+from ..delegation.collector import Collector
+from ..history import History
+from .script_files import FileCalls
+from .script_jobs import JobCall, ScriptJobs
+from .script_journal import ScriptJournal, read_result
+
+SOON_CHILDREN = 32
+"""With no more children left, a script goes on as soon as one has ended."""
+WAKE_SHARE = 10.0
+"""With more it waits that many times as long as its last run took: replays take a tenth of the time
+of a worker at the most."""
+MAX_WAKE_SECONDS = 20.0
+
+
+class ScriptCalls(Answers):
+    """The calls of a script during one attempt.
+
+    Args:
+        spec: The script's job.
+        jobs: The jobs of its calls.
+        journal: Its steps.
+        files: Its calls that work on files.
+        collector: Lands what its calls have changed.
+        blobs: Where large results are stored.
+        history: What the job's journal has besides the script.
+        snapshot: Stores the job's files as they are, for the calls of the next phase.
+        checkpoint: Stores the job's files before something that has changed them is in the journal.
+        kept: Results of the script that this one continues, by the keys of the calls.
+        kept_landed: The jobs whose changes that one has landed.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        jobs: ScriptJobs,
+        journal: ScriptJournal,
+        files: FileCalls,
+        collector: Collector,
+        blobs: BlobStore,
+        history: History,
+        *,
+        snapshot: Callable[[], Awaitable[StartFiles]],
+        checkpoint: Callable[[], Awaitable[None]],
+        kept: Mapping[str, Mapping[str, Any]],
+        kept_landed: frozenset[str],
+    ) -> None:
+        self._spec = spec
+        self._jobs = jobs
+        self._journal = journal
+        self._files = files
+        self._collector = collector
+        self._blobs = blobs
+        self._history = history
+        self._snapshot = snapshot
+        self._checkpoint = checkpoint
+        self._kept = kept
+        self._kept_landed = kept_landed
+        self.calls: dict[str, JobCall] = {}
+        """The calls that become jobs, by key, in the order in which they were made."""
+        self._new: list[JobCall] = []
+        """Those that are not known to be started."""
+        self._asks: dict[str, Call] = {}
+        self._lands: dict[str, Call] = {}
+        self._working: dict[str, asyncio.Task[Settled]] = {}
+        """Calls that this job does itself."""
+        self._phase, self._start = "", spec.start
+        self._of_phase: list[JobCall] = []
+        self.printed: list[str] = []
+        """What the script has printed and logged, until it is written."""
+        self._awaited_landing: list[str] = []
+
+    # The calls
+
+    async def made(self, call: Call) -> None:
+        """See `Answers.made`."""
+        one = self._add_jobs(call) if call.job_count else None
+        self._journal.call(call, one.ids if one else (), self._phase)
+        if one is not None:
+            self._new.append(one)
+        elif call.function == "ask":
+            self._asks[call.key] = call
+        elif call.function == "land":
+            self._check_land(call)
+            self._lands[call.key] = call
+        elif call.function != "first":
+            self._files.check(call)
+
+    def _add_jobs(self, call: Call) -> JobCall:
+        one = self._jobs.job_call(call, self._start, self._phase)
+        one.is_kept = call.key in self._kept
+        self.calls[call.key] = one
+        self._of_phase.append(one)
+        return one
+
+    def _check_land(self, call: Call) -> None:
+        known = {job_id for one in self.calls.values() for job_id in (*one.ids, one.winner)}
+        for result in _results(call):
+            if result.id and result.id not in known:
+                raise BadCall("land() takes results of calls of this script.")
+
+    async def at_once(self, call: Call) -> Any:
+        """See `Answers.at_once`."""
+        if call.function == "start":
+            one = self._add_jobs(call)
+            self._journal.call(call, one.ids, self._phase)
+            self._new.append(one)
+            return Handle(one.ids[0], call.label)
+        if call.function == "log":
+            self.printed += str(call.arguments["text"]).splitlines()
+            return None
+        return await self._begin_phase(call)
+
+    async def _begin_phase(self, call: Call) -> Waits | None:
+        """End the phase before: its calls have ended, and what they changed has landed."""
+        start = self._journal.phase()
+        if start is None:
+            await self._write()
+            if not await self._phase_has_ended() or await self.land_phase():
+                return Waits()
+            await self._checkpoint()
+            start = await self._snapshot()
+            await self._journal.begin_phase(str(call.arguments["name"]), start)
+        self._phase, self._start, self._of_phase = str(call.arguments["name"]), start, []
+        return None
+
+    async def _phase_has_ended(self) -> bool:
+        calls = [one for one in self._of_phase if one.awaited]
+        await self._jobs.look(calls)
+        for one in calls:
+            await self._jobs.outcome(one)  # a judge may have to be asked
+        return not any(one.awaited for one in self._of_phase if not one.winner)
+
+    async def land_phase(self) -> bool:
+        """Land the changes of the phase's calls, in their order; return whether some are reworked.
+
+        Raises:
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        ids = []
+        for one in self._of_phase:
+            if one.call.arguments["files"] != "land" or one.refusal:
+                continue
+            winner = one.winner or (one.ids[0] if len(one.ids) == 1 else "")
+            if winner and winner not in self._kept_landed:
+                ids.append(winner)
+        return await self._land(ids)
+
+    async def _land(self, ids: Sequence[str]) -> bool:
+        pending = await self._collector.land([*ids])
+        self._awaited_landing = [
+            self._collector.newest(one) for one in pending if self._collector.newest(one) != one
+        ]
+        return bool(self._awaited_landing)
+
+    # Their results
+
+    async def next(self, pending: Mapping[str, Call]) -> Settled | None:
+        """See `Answers.next`."""
+        settled = await self._journal.next_result(pending)
+        if settled is not None:
+            self._note_settled(settled)
+            return settled
+        await self._write()
+        settled = await self._next_live(pending)
+        if settled is not None:
+            self._note_settled(settled)
+            await self._journal.result(settled, **self._notes(settled))
+        return settled
+
+    def _note_settled(self, settled: Settled) -> None:
+        one = self.calls.get(settled.call.key)
+        if one is not None:
+            one.is_settled = True
+            one.was_ok = not settled.error and getattr(settled.value, "ok", False)
+            one.winner = getattr(settled.value, "id", "") or one.winner
+            if getattr(settled.value, "state", "") == "refused":
+                one.refusal = one.refusal or str(getattr(settled.value, "error", "refused"))
+            if settled.error and isinstance(settled.value, Result):
+                one.was_ok = False
+        elif settled.call.function == "first" and isinstance(settled.value, Result):
+            for started in self.calls.values():
+                if started.ids[0] == settled.value.id:
+                    started.is_settled, started.was_ok = True, settled.value.ok
+                    started.winner = settled.value.id
+
+    def _notes(self, settled: Settled) -> dict[str, Any]:
+        one = self.calls.get(settled.call.key)
+        if one is None:
+            return {}
+        return {"kept": True} if one.is_kept else {}
+
+    async def _write(self) -> None:
+        """Write what the script has done since, and begin the calls that it has made."""
+        await self._journal.log(self.printed)
+        await self._journal.flush()
+        new, self._new = [one for one in self._new if not one.is_settled], []
+        await self._jobs.begin(new)
+
+    async def _next_live(self, pending: Mapping[str, Call]) -> Settled | None:
+        for key, call in pending.items():
+            if key not in self._working and call.function in self._files.functions:
+                self._working[key] = asyncio.create_task(self._files.answer(call))
+        while True:
+            settled = await self._arrived(pending)
+            working = [self._working[key] for key in pending if key in self._working]
+            if settled is not None or not working:
+                return settled
+            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _arrived(self, pending: Mapping[str, Call]) -> Settled | None:
+        """Return a result that has arrived; None if there is none."""
+        for key, call in pending.items():
+            if key in self._working and self._working[key].done():
+                settled = self._working.pop(key).result()
+                if call.function == "run":
+                    await self._checkpoint()
+                return settled
+            if key in self._asks and (answered := self._answered(call)) is not None:
+                return answered
+            if key in self._lands:
+                landed = await self._landed(call)
+                if landed is not None:
+                    return landed
+        wanted = [self.calls[key] for key in pending if key in self.calls]
+        firsts = {
+            key: self._started_of(call) for key, call in pending.items() if call.function == "first"
+        }
+        candidates = [*wanted, *(one for started in firsts.values() for one in started)]
+        # What is known to have ended comes first: a wake-up with a thousand results looks once.
+        return await self._job_result(pending, firsts) or await self._looked(
+            candidates, pending, firsts
+        )
+
+    async def _looked(
+        self,
+        candidates: Sequence[JobCall],
+        pending: Mapping[str, Call],
+        firsts: Mapping[str, Sequence[JobCall]],
+    ) -> Settled | None:
+        await self._jobs.look([one for one in candidates if one.awaited])
+        return await self._job_result(pending, firsts)
+
+    async def _job_result(
+        self, pending: Mapping[str, Call], firsts: Mapping[str, Sequence[JobCall]]
+    ) -> Settled | None:
+        for key, call in pending.items():
+            asked = [self.calls[key]] if key in self.calls else firsts.get(key, ())
+            for one in asked:
+                settled = await self._of_jobs(call, one)
+                if settled is not None:
+                    return settled
+        return None
+
+    async def _of_jobs(self, call: Call, one: JobCall) -> Settled | None:
+        if one.is_kept:
+            kept = await read_result(self._kept[one.call.key], call, self._blobs)
+            one.winner = getattr(kept.value, "id", "")
+            return kept
+        if not (one.refusal or one.ended):
+            return None
+        found = await self._jobs.outcome(one)
+        if found is None:
+            return None
+        error = ""
+        if one.call.is_checked and not found.ok:
+            why = found.error or found.state
+            error = f"{call.label}: {why}" if call.function != "first" else f"{found.label}: {why}"
+        return Settled(call, found, error)
+
+    def _started_of(self, call: Call) -> list[JobCall]:
+        ids = {handle.id for handle in call.arguments["handles"]}
+        return [one for one in self.calls.values() if one.ids and one.ids[0] in ids]
+
+    # Landing, and questions to people
+
+    async def _landed(self, call: Call) -> Settled | None:
+        ids = [one.id for one in _results(call) if one.ok]
+        if await self._land(ids):
+            return None
+        outcomes = {one: self._collector.landed(one) or {} for one in ids}
+        landed = [one for one, found in outcomes.items() if found.get("outcome") in ("in", None)]
+        conflicts = [
+            str(found.get("reason") or f"{one} conflicts in {_paths(found)}")
+            for one, found in outcomes.items()
+            if found.get("outcome") == "out" or found.get("conflicts")
+        ]
+        del self._lands[call.key]
+        await self._checkpoint()
+        return Settled(call, LandReport(not conflicts, landed, conflicts))
+
+    def _answered(self, call: Call) -> Settled | None:
+        answer = self._history.answers.get(approval_id(self._spec.id, call.key))
+        if answer is None:
+            return None
+        options = [*(call.arguments["options"] or ())]
+        if answer.decision == "respond":
+            return Settled(call, str(answer.response))
+        if len(options) == 2:  # noqa: PLR2004 - yes or no
+            return Settled(call, options[answer.decision != "approve"])
+        return Settled(call, None, f"the question was rejected: {answer.message}", AGENT_FAILED)
+
+    def approvals(self, pending: Sequence[Call], agent: str) -> tuple[Approval, ...]:
+        """Return the questions for which the script waits."""
+        return tuple(
+            _approval(self._spec.id, call, agent)
+            for call in pending
+            if call.key in self._asks and self._answered(call) is None
+        )
+
+    # The end
+
+    def awaited(self, seconds: float) -> AwaitedTasks:
+        """Return the jobs for which the script waits.
+
+        Args:
+            seconds: How long this run of the script took.
+        """
+        ids = [job_id for one in self.calls.values() for job_id in one.awaited]
+        soon = len(ids) <= SOON_CHILDREN
+        delay = 0.0 if soon else min(seconds * WAKE_SHARE, MAX_WAKE_SECONDS)
+        started = tuple(dict.fromkeys([*ids, *self._awaited_landing]))
+        return AwaitedTasks(started=started, any_seconds=delay)
+
+    @property
+    def asks(self) -> list[Call]:
+        """The questions that the script has asked."""
+        return list(self._asks.values())
+
+    async def flush(self) -> None:
+        """Write what is still to be written, and begin what was called last.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        await self._write()
+
+    async def look(self) -> None:
+        """Learn which jobs have ended, before the others are cancelled."""
+        await self._jobs.look([one for one in self.calls.values() if one.awaited])
+
+    async def close(self) -> None:
+        """End the calls that this job does itself."""
+        for task in self._working.values():
+            await cancel_and_wait(task)
+        self._working.clear()
+
+    async def cancel_rest(self) -> int:
+        """Cancel what nobody waits for any more, and return how many calls that were."""
+        count = 0
+        for one in self.calls.values():
+            if one.awaited:
+                count += bool(await self._jobs.cancel(one.awaited))
+        return count
+
+
+def _results(call: Call) -> list[Result]:
+    given = call.arguments["results"]
+    return [given] if isinstance(given, Result) else [*given]
+
+
+def _paths(landed: Mapping[str, Any]) -> str:
+    listed = landed.get("conflicts") or ()
+    return ", ".join(str(one["path"]) for one in listed if isinstance(one, Mapping)) or "a file"
+
+
+def _approval(job_id: str, call: Call, agent: str) -> Approval:
+    options = [*(call.arguments["options"] or ())]
+    arguments: dict[str, Any] = {"question": call.arguments["question"], "options": options}
+    offered: tuple[Decision, ...] = ("reject", "respond")
+    if len(options) == 2:  # noqa: PLR2004 - yes or no
+        offered = ("approve", "reject", "respond")
+    return Approval(
+        id=approval_id(job_id, call.key),
+        job_id=job_id,
+        agent=agent,
+        call_id=call.key,
+        tool="ask",
+        arguments=arguments,
+        decisions=tuple(one for one in DECISIONS if one in offered),
+        sha256=fingerprint("ask", arguments),
+    )

@@ -1,0 +1,335 @@
+"""The jobs that the calls of a script become: their specifications, their start, their results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
+from fanout.orchestrator.delegation.calls import job_id_of_call
+from fanout.orchestrator.jobs.failures import (
+    InvalidJob,
+    LimitReached,
+    UnknownJob,
+)
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.jobs.state import TERMINAL_STATES
+from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
+from fanout.orchestrator.scripts.calls import BEST_OF, Call
+from fanout.orchestrator.scripts.values import Result
+
+from ..delegation.child_jobs import ChildJobs
+from ..services import JobServices
+
+STARTS_AT_ONCE = 16
+"""The connections to Redis that one script may use at once."""
+JUDGE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"best": {"type": "integer", "minimum": 1}, "why": {"type": "string"}},
+    "required": ["best"],
+    "additionalProperties": False,
+}
+JUDGED_CHARACTERS = 4_000
+"""What a judge reads of each candidate."""
+
+
+@dataclass
+class JobCall:
+    """A call that becomes jobs."""
+
+    call: Call
+    ids: tuple[str, ...]
+    """The jobs, in order."""
+    start: StartFiles
+    """The files from which they start: those at the beginning of the call's phase."""
+    phase: str
+    judge: str = ""
+    """The job that chooses the best, once it was asked for."""
+    refusal: str = ""
+    """Why its jobs were not started."""
+    winner: str = ""
+    """The job whose result is the call's, once it has one."""
+    is_settled: bool = False
+    """Whether the call has its result."""
+    is_kept: bool = False
+    """Whether its result is one of an earlier script, so that nothing was started."""
+    was_ok: bool = False
+    ended: set[str] = field(default_factory=set)
+    """Those of its jobs that are known to have ended."""
+
+    @property
+    def awaited(self) -> list[str]:
+        """The jobs that have not ended as far as is known."""
+        if self.is_settled or self.refusal or self.is_kept:
+            return []
+        return [one for one in (*self.ids, *filter(None, [self.judge])) if one not in self.ended]
+
+
+class ScriptJobs:
+    """The jobs of one script, during one attempt.
+
+    Args:
+        services: What all jobs of this worker share.
+        spec: The script's job.
+        jobs: Makes and submits its children.
+        max_calls: The most jobs that the script may ask for.
+    """
+
+    def __init__(
+        self, services: JobServices, spec: JobSpec, jobs: ChildJobs, max_calls: int
+    ) -> None:
+        self._services = services
+        self._spec = spec
+        self._jobs = jobs
+        self._max_calls = max_calls
+        self._asked = 0
+        self._connections = asyncio.Semaphore(STARTS_AT_ONCE)
+        most_of_tree = max(services.bounds.max_tree_children, 2 * max_calls)
+        self._bounds = services.bounds.model_copy(
+            update={"max_children": 2 * max_calls, "max_tree_children": most_of_tree}
+        )
+        """What binds the calls of a conversation does not bind a script, which has `max_calls`;
+        judges and reworks are further children."""
+
+    def job_call(self, call: Call, start: StartFiles, phase: str) -> JobCall:
+        """Return the jobs that a call becomes; the same ones in each attempt."""
+        self._asked += call.job_count
+        ids = tuple(self._id(call, str(number)) for number in range(call.job_count))
+        made = JobCall(call, ids, start, phase)
+        if self._asked > self._max_calls:
+            made.refusal = (
+                f"the script asks for more than {self._max_calls:,} jobs (limits.max_calls)"
+            )
+        return made
+
+    def _id(self, call: Call, which: str) -> str:
+        return job_id_of_call(self._spec.id, f"script/{call.key}/{which}")
+
+    async def begin(self, calls: Sequence[JobCall]) -> None:
+        """Start the jobs of these calls; a call whose jobs cannot start gets its `refusal`.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        ready = [one for one in calls if not (one.refusal or one.is_kept or one.is_settled)]
+        async with asyncio.TaskGroup() as group:
+            for one in ready:
+                group.create_task(self._begin(one))
+
+    async def _begin(self, one: JobCall) -> None:
+        async with self._connections:
+            try:
+                self._check_room()
+                for number, job_id in enumerate(one.ids):
+                    await self._start(one, job_id, number, _item(one.call))
+            except (LimitReached, InvalidJob) as failure:
+                one.refusal = str(failure)
+
+    def _check_room(self) -> None:
+        """Refuse jobs that have no budget left, or would be too deep.
+
+        Raises:
+            LimitReached: The text says what is used up.
+        """
+        self._jobs.check_room(0)
+
+    async def _start(
+        self, one: JobCall, job_id: str, number: int, item: Mapping[str, Any], **fields: Any
+    ) -> None:
+        child = self._jobs.child(one.call.key, number, item)
+        if isinstance(child, Exception):
+            raise child if isinstance(child, InvalidJob) else InvalidJob(str(child))
+        arguments = one.call.arguments
+        fields.setdefault("output_schema", arguments["output_schema"])
+        labels = {"phase": one.phase, "label": str(arguments["label"])}
+        given = {name: value for name, value in fields.items() if value is not None}
+        if arguments["model"]:
+            given["model"] = arguments["model"]
+        child = child.model_copy(
+            update={
+                "id": job_id,
+                "labels": {**child.labels, **{name: text for name, text in labels.items() if text}},
+                **given,
+                **one.start.update(),
+            }
+        )
+        self._services.check(child)
+        if child.output_schema is not None:
+            try:
+                await asyncio.to_thread(check_schemas, [child.output_schema])
+            except InvalidOutputSchema as error:
+                raise InvalidJob(str(error)) from None
+        await self._jobs.submit(child, self._bounds)
+
+    async def look(self, calls: Sequence[JobCall]) -> None:
+        """Learn which of the jobs of these calls have ended.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        ids = [job_id for one in calls for job_id in one.awaited]
+        states = await self._services.ledger.states(ids)
+        ended = {
+            job_id
+            for job_id, state in zip(ids, states, strict=True)
+            if state is None or state in TERMINAL_STATES
+        }
+        for one in calls:
+            one.ended |= ended.intersection(one.awaited)
+
+    async def outcome(self, one: JobCall) -> Result | None:
+        """Return the result of a call; None while it has to wait.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        if one.refusal:
+            return Result("", False, "refused", error=one.refusal, label=one.call.label)
+        if one.call.kind == BEST_OF:
+            return await self._best(one)
+        if one.ids[0] not in one.ended:
+            return None
+        one.winner = one.ids[0]
+        return await self.result(one, one.ids[0])
+
+    async def result(self, one: JobCall, job_id: str) -> Result:
+        """Return the result of a job that has ended, as the script sees it.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        try:
+            found = await self._services.ledger.result(job_id)
+        except UnknownJob:
+            found = None
+        if found is None:
+            return Result(job_id, False, "lost", error="its job is not stored any more")
+        return _seen(found, one.call.label)
+
+    async def _best(self, one: JobCall) -> Result | None:
+        """Return the best candidate: the first that succeeds, or the one that the judge chooses."""
+        ended = [job_id for job_id in one.ids if job_id in one.ended]
+        results = [await self.result(one, job_id) for job_id in ended]
+        passed = [found for found in results if found.ok]
+        has_judge = bool(one.call.arguments["judge"])
+        if passed and (not has_judge or (len(ended) == len(one.ids) and len(passed) == 1)):
+            return await self._chosen(one, passed[0])
+        if len(ended) < len(one.ids):
+            return None
+        if not passed:
+            last = results[-1]
+            error = f"none of {len(one.ids)} passed; the last: {last.error or last.state}"
+            return Result(last.id, False, last.state, error=error, label=one.call.label)
+        return await self._judged(one, passed)
+
+    async def _chosen(self, one: JobCall, best: Result) -> Result:
+        one.winner = best.id
+        await self.cancel([job_id for job_id in one.ids if job_id not in one.ended])
+        return best
+
+    async def _judged(self, one: JobCall, passed: Sequence[Result]) -> Result | None:
+        """Return what the judge has chosen; None while it has to wait.
+
+        Of a judge that fails nothing is expected: then it is the first that passed.
+        """
+        if not one.judge:
+            try:
+                await self._start(
+                    one,
+                    self._id(one.call, "judge"),
+                    len(one.ids),
+                    _judge_item(one.call, passed),
+                    output_schema=JUDGE_SCHEMA,
+                )
+            except (LimitReached, InvalidJob):
+                return await self._chosen(one, passed[0])
+            one.judge = self._id(one.call, "judge")
+            await self.look([one])
+        if one.judge not in one.ended:
+            return None
+        verdict = await self._services.ledger.result(one.judge)
+        number = 1
+        if verdict is not None and verdict.success and isinstance(verdict.output, dict):
+            number = int(str(verdict.output.get("best", 1)))
+        return await self._chosen(one, passed[min(number, len(passed)) - 1])
+
+    async def cancel(self, job_ids: Collection[str]) -> int:
+        """Cancel jobs, and return how many had not ended.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        count = 0
+        for job_id in job_ids:
+            try:
+                count += not (await self._services.ledger.cancel(job_id)).is_terminal
+            except UnknownJob:
+                continue
+        return count
+
+
+def _item(call: Call) -> dict[str, Any]:
+    """Return the arguments of a call as those of a task."""
+    arguments = call.arguments
+    return {
+        "description": arguments["task"],
+        "subagent_type": arguments["agent"],
+        "context": arguments["context"],
+        "timeout_seconds": arguments["timeout_seconds"],
+        "verify": arguments["verify"],
+    }
+
+
+def _judge_item(call: Call, passed: Sequence[Result]) -> dict[str, Any]:
+    candidates = [
+        f"## Candidate {number}\n\n{_judged_text(one)}" for number, one in enumerate(passed, 1)
+    ]
+    return {
+        "description": (
+            "Choose the best of these candidates for a task. What to decide by: "
+            f"{call.arguments['judge']}\n\nThe task was:\n\n{call.arguments['task']}"
+        ),
+        "context": "\n\n".join(candidates),
+        "subagent_type": call.arguments["agent"],
+    }
+
+
+def _judged_text(result: Result) -> str:
+    output = "" if result.output is None else json.dumps(result.output)
+    files = ", ".join(result.files[:50])
+    parts = [result.summary, output, f"Changed files: {files}" if files else ""]
+    return "\n\n".join(filter(None, parts))[:JUDGED_CHARACTERS]
+
+
+def _seen(found: JobResult, label: str) -> Result:
+    """Return a job's result as a script sees it."""
+    usage = found.usage
+    return Result(
+        id=found.job_id,
+        ok=found.success,
+        state=str(found.state),
+        summary=found.summary,
+        output=found.output,
+        error=found.error.message if found.error else "",
+        files=[file.path for file in found.files_modified],
+        verified=None if found.verified is None else found.verified.exit_code == 0,
+        cost_usd=usage.cost_usd,
+        tokens=usage.input_tokens + usage.output_tokens,
+        seconds=found.execution_seconds,
+        label=label,
+    )
+
+
+def fits_schema(schema: dict[str, Any], value: Any) -> bool:
+    """Return whether a script's value fits its job's `output_schema`."""
+    try:
+        OutputSchema(schema).parse(json.dumps(value))
+    except (OutputMismatch, ValueError):
+        return False
+    return True
