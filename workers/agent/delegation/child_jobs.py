@@ -132,7 +132,7 @@ class ChildJobs:
         call_id: str,
         number: int,
         item: Mapping[str, Any],
-        conversation: CallersConversation,
+        conversation: CallersConversation | None = None,
         traceparent: str | None = None,
     ) -> Child:
         """Return the job that a task becomes, without its snapshot.
@@ -143,7 +143,7 @@ class ChildJobs:
             call_id: The tool call, unique within the job.
             number: The task's index among those of the call.
             item: The task, as the model wrote it.
-            conversation: The job's, up to the call.
+            conversation: The job's, up to the call; None: a script has none.
             traceparent: The span of the tool call; None: the one that is open.
         """
         try:
@@ -154,7 +154,9 @@ class ChildJobs:
                 check_heir(definition)
             inherited = self._inherited(task.subagent_type, task.timeout_seconds, traceparent)
             inherited |= self._shared_with_copy(task)
-            child = conversation.given_to(task.job_spec(f"{call_id}.{number}", **inherited))
+            child = task.job_spec(f"{call_id}.{number}", **inherited)
+            if conversation is not None:
+                child = conversation.given_to(child)
             submission(child)  # raises InvalidJob if it cannot be stored
         except (InvalidJob, ValidationError) as failure:
             return failure
