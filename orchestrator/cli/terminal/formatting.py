@@ -170,7 +170,7 @@ def at_work(last_event: str | None, activity: Activity, now: float | None = None
 
 def reason(record: JobRecord) -> str:
     """Return why a job did not succeed, in one line: the first sentence; empty for others."""
-    return first_sentence(record.reason) if record.reason else ""
+    return first_sentence(with_short_ids(record.reason)) if record.reason else ""
 
 
 def first_sentence(text: str) -> str:

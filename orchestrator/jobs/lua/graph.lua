@@ -36,8 +36,8 @@ local function end_without_run(id, before)
   local found = redis.call('HMGET', key('job', cause), 'state', 'name')
   redis.call('HSET', key('job', id), 'not_run_after', cause)
   local named = found[2] and found[2] .. ' (' .. cause .. ')' or cause
-  end_with_error(id, 'cancelled', 'NotRun', 'Not run: job ' .. named .. ', after which it was to run, '
-    .. (WITHOUT_SUCCESS[found[1]] or 'is no longer stored') .. '.')
+  end_with_error(id, 'cancelled', 'NotRun', 'Not run: job ' .. named .. ' '
+    .. (WITHOUT_SUCCESS[found[1]] or 'is no longer stored') .. ', after which it was to run.')
 end
 
 -- Follows the end of a job to one that comes after it. `state` is false when it is no longer stored.

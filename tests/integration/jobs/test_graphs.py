@@ -138,7 +138,7 @@ async def test_what_comes_after_a_failed_job_is_not_run_and_names_it_unless_it_w
         record = await floor.record(name)
         assert (record.state, record.error_type) == ("cancelled", "NotRun")
         assert record.reason == (
-            f"Not run: job a ({floor.ids['a']}), after which it was to run, failed."
+            f"Not run: job a ({floor.ids['a']}) failed, after which it was to run."
         )
     assert await floor.run() == ["d"]
     assert await floor.left() == []

@@ -126,3 +126,31 @@ async def test_an_answer_records_whose_decision_it_was_and_the_owner_of_all_sees
     assert (answered.status_code, again.status_code) == (200, 409)
     assert ended["result"]["success"]
     assert [one["person"] for one in resolved] == ["ops"]
+
+
+async def test_a_job_comes_after_jobs_of_its_list_and_of_its_owner_and_of_nobody_else(
+    place: Installation, server: ServerProcess
+):
+    ann = server.client(await make_key(place, "ann"))
+    bob = server.client(await make_key(place, "bob"))
+    graph = [
+        {"description": "second", "after": ["first"]},
+        {"description": "first", "name": "first"},
+    ]
+    async with ann, bob:
+        ids = (await ann.post("/v1/jobs", json=graph)).json()["job_ids"]
+        alone = await ann.post("/v1/jobs", json={"description": "third", "after": [ids[0]]})
+        third = await ann.get(f"/v1/jobs/{alone.json()['id']}", params={"wait": 60})
+        stolen = [
+            await bob.post("/v1/jobs", json={"description": "x", "after": [one]})
+            for one in (ids[0], NEVER)
+        ]
+        circle = [{**one, "after": ["first"]} for one in graph]
+        refused = await ann.post("/v1/jobs", json=circle)
+        tree = (await ann.get(f"/v1/jobs/{ids[0]}/tree")).json()["items"]
+
+    assert third.json()["state"] == "succeeded"
+    assert {one["id"]: one["name"] for one in tree} == {ids[0]: None, ids[1]: "first"}
+    assert masked(stolen[0], ids[0]) == masked(stolen[1], NEVER)
+    assert (stolen[0].status_code, refused.status_code) == (422, 422)
+    assert "Job 2 of the list: after: it would wait for itself (first → first)" in refused.text
