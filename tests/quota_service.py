@@ -1,4 +1,4 @@
-"""A loopback service whose keys have quotas, are revoked, and that goes away: it speaks Gemini's form."""
+"""A loopback service with quotas, keys that are revoked, and outages; it speaks Gemini's form."""
 
 from __future__ import annotations
 
@@ -92,4 +92,6 @@ class _Handler(Handler):
                 self.send_json(200, wire.whole(answer))
             else:
                 body = answer.body or json.dumps(wire.refusal(answer.status))
-                self._send(answer.status, body, {"content-type": "application/json", **answer.headers})
+                self._send(
+                    answer.status, body, {"content-type": "application/json", **answer.headers}
+                )

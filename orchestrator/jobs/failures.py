@@ -206,9 +206,7 @@ def model_wait_over(what: str) -> ModelClosed:
     Args:
         what: What it waits for.
     """
-    return ModelClosed(
-        f"The job may not wait any longer (limits.max_wait_seconds) for {what}."
-    )
+    return ModelClosed(f"The job may not wait any longer (limits.max_wait_seconds) for {what}.")
 
 
 class McpServerUnavailable(JobFailure):

@@ -61,7 +61,10 @@ class JobModelStates:
         """See `ModelStates`."""
         self.was_answered = True
         now = time.monotonic()
-        if is_trial or now - self._answered_at.get(access.id, -ANSWERED_SECONDS) >= ANSWERED_SECONDS:
+        if (
+            is_trial
+            or now - self._answered_at.get(access.id, -ANSWERED_SECONDS) >= ANSWERED_SECONDS
+        ):
             self._answered_at[access.id] = now
             woken = await through_outage(partial(self._states.answered, access.id, access.name))
             if is_trial:

@@ -34,8 +34,8 @@ from fanout.orchestrator.jobs.result import (
     ResultSoFar,
     Unfinished,
 )
-from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim, ModelWait
 from fanout.orchestrator.jobs.totals import (
     ATTEMPT_FAILURES,
@@ -393,9 +393,7 @@ class JobRunner:
             if waits:
                 with await sandbox.changes() as bundle:
                     tasks = await agent.keep(bundle, tasks)
-            outcome = replace(
-                outcome, approvals=answer.approvals, tasks=tasks, model=answer.model
-            )
+            outcome = replace(outcome, approvals=answer.approvals, tasks=tasks, model=answer.model)
             failure = answer_failure(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()

@@ -65,8 +65,10 @@ from .run_report import (
 from .submission import (
     ContinueOption,
     MaxReworksOption,
+    NoWaitOption,
     VerifyMergesOption,
     VerifyOption,
+    job_limits,
 )
 from .up import announce_sandbox
 from .waiting import submitted_document
@@ -132,6 +134,7 @@ def run_(
     verify: VerifyOption = None,
     verify_merges: VerifyMergesOption = None,
     max_reworks: MaxReworksOption = None,
+    no_wait_for_quota: NoWaitOption = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the run's id and do not wait for its end.")
     ] = False,
@@ -167,6 +170,7 @@ def run_(
         "verify": verify,
         "verify_merges": verify_merges,
         "max_reworks": max_reworks,
+        "limits": job_limits(no_wait_for_quota=no_wait_for_quota),
     }
     wanted = _Wanted(
         spec={"description": goal, **given},

@@ -17,7 +17,6 @@ from .model_states import ModelStates
 from .redis_errors import redis_failures
 from .registrations import Registrations
 
-
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.WAITING})
 """The states in which a job may wait for a model."""
 
