@@ -1,4 +1,4 @@
-"""A loopback service whose keys have quotas, are revoked, and that goes away: it speaks Gemini's form."""
+"""A loopback service with quotas, keys that are revoked, and outages; it speaks Gemini's form."""
 
 from __future__ import annotations
 

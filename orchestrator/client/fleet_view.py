@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from ..jobs.state import Activity, JobRecord, JobState
+from ..jobs.store.model_states import ClosedModel
 from ..jobs.worker_info import Fitness, WorkerLoad
 from ..shortening import one_line
 from .job_pages import JobFilter
@@ -90,6 +91,19 @@ class ShownJob(_Shown):
     last_event: str | None = None
 
 
+class ShownModel(_Shown):
+    """A model that is not to be asked now, and for which jobs may wait."""
+
+    name: str
+    state: str
+    """`limited`, `exhausted`, `away` or `refused`."""
+    why: str
+    until: float
+    """When it is tried again, in seconds since the epoch."""
+    waiting: int
+    """How many jobs wait for it."""
+
+
 class FleetView(_Shown):
     """An installation at one moment. Fields are None where its reader may not know them."""
 
@@ -104,6 +118,8 @@ class FleetView(_Shown):
     busy: int | None = None
     free: int | None = None
     """The slots of fit workers that have no job."""
+    models: tuple[ShownModel, ...] | None = None
+    """The models that are not open, `MAX_SHOWN` at most."""
     queues: tuple[ShownQueue, ...] = ()
     jobs: tuple[ShownJob, ...] = ()
     tokens_per_minute: int | None = None
@@ -111,6 +127,16 @@ class FleetView(_Shown):
     redis_bytes: int | None = None
     redis_limit_bytes: int | None = None
     """The limit of Redis's memory; 0: none."""
+
+
+def _model(closed: ClosedModel) -> ShownModel:
+    return ShownModel(
+        name=closed.name,
+        state=closed.state,
+        why=closed.why,
+        until=closed.until,
+        waiting=closed.waiting,
+    )
 
 
 async def whole_fleet(reader: JobReader) -> FleetView:
@@ -127,8 +153,9 @@ async def whole_fleet(reader: JobReader) -> FleetView:
     queues = await fleet.queues()
     records = await reader.records(await fleet.running(MAX_JOBS))
     memory, spending = await reader.memory(), await reader.totals.spending()
-    hosts = _hosts(workers)
+    hosts, closed = _hosts(workers), await reader.closed_models()
     return FleetView(
+        models=tuple(_model(one) for one in closed[:MAX_SHOWN]),
         at=await reader.now(),
         hosts=tuple(hosts[:MAX_SHOWN]),
         workers=tuple(map(_worker, sorted(workers, key=_urgency)[:MAX_SHOWN])),

@@ -32,6 +32,7 @@ from ..jobs.store.journal import (
 )
 from ..jobs.store.keys import Keys
 from ..jobs.store.memory import RedisMemory
+from ..jobs.store.model_states import ClosedModel
 from ..jobs.store.records import Ownership, StateCounts
 from ..jobs.store.records import Records as JobRecords
 from ..jobs.store.waiting import WaitingReasons
@@ -104,6 +105,7 @@ class PastRun:
 Ids = list[str]
 Records = list[JobRecord]
 Workers = list[WorkerInfo]
+Models = list[ClosedModel]
 Approvals = list[Approval]
 Accounts = list[JobAccount]
 PastRuns = list[PastRun]
@@ -526,6 +528,10 @@ class JobReader:
     async def now(self) -> float:
         """Return the time by Redis's clock, which all records use, in seconds since the epoch."""
         return await self._records.now_ms() / 1000
+
+    async def closed_models(self) -> Models:
+        """Return the models that are not to be asked now, those first that are tried first."""
+        return await self._records.models.closed()
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""

@@ -103,6 +103,7 @@ from .execution import create_local_execute_tool as create_local_execute_tool
 # Failures
 from .failures import AmbiguousTool as AmbiguousTool
 from .failures import BudgetUsedUp as BudgetUsedUp
+from .failures import ClosedModel as ClosedModel
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnresponsive as McpServerUnresponsive
 from .failures import ModelClosed as ModelClosed
@@ -169,7 +170,6 @@ from .models.scripted_model import Script as Script
 from .models.scripted_model import ScriptedCall as ScriptedCall
 from .models.scripted_model import ScriptedModel as ScriptedModel
 from .models.scripted_model import ScriptedReply as ScriptedReply
-from .models.states import ClosedModel as ClosedModel
 from .models.states import FailedRequest as FailedRequest
 from .models.states import ModelAccess as ModelAccess
 from .models.states import ModelStates as ModelStates

@@ -26,10 +26,7 @@ McpServerFailed ends the run: `Runner.run_async` raises it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from .models.states import ClosedModel
+from typing import ClassVar, Protocol
 
 
 class ToolMistake(Exception):
@@ -70,6 +67,22 @@ class ModelDenied(ModelRefused):
 
 class ModelQuotaUsedUp(ModelDenied):
     """The account's quota or credit is used up: no wait of minutes helps, another model may."""
+
+
+class ClosedModel(Protocol):
+    """A model that is not to be asked now."""
+
+    @property
+    def name(self) -> str:
+        """Its name as requested."""
+
+    @property
+    def until(self) -> float:
+        """When it is tried again, in seconds since the epoch."""
+
+    @property
+    def sentence(self) -> str:
+        """What an agent waits for, as a text for people."""
 
 
 class ModelClosed(ModelFailed):

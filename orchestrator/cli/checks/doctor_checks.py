@@ -45,9 +45,11 @@ from ...jobs.store.api_keys import ApiKey
 from ...jobs.store.connection import connect
 from ...jobs.store.keys import Keys
 from ...jobs.store.memory import redis_memory
+from ...jobs.store.model_states import ADVICE, ClosedModel
 from ...jobs.store.records import Records
 from ...jobs.store.redis_errors import redis_failures
 from ...jobs.worker_info import WorkerInfo
+from ...shortening import count
 from ...workspace.blobs import BlobStore, BlobStoreUnusable
 from ..terminal import formatting, output
 from ..terminal.waiting import waiting
@@ -330,6 +332,7 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
         info = await redis_info(reachable)
         async with JobClient.from_settings(reachable) as client:
             workers, definitions = await client.workers(), client.definitions
+            closed = await client.closed_models()
     except JobFailure as error:
         advice = "Start Redis or correct FANOUT_REDIS_URL."
         return [Check("fail", "redis", str(error), advice)]
@@ -345,8 +348,18 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
         *(Check("warn", "worker", found, advice) for found, advice in differences),
         *_disk_limits(workers),
         *_folder_renames(workers),
+        *_closed_models(closed),
         *await _service_keys(reachable),
     ]
+
+
+def _closed_models(closed: Sequence[ClosedModel]) -> Iterable[Check]:
+    """Name the models that jobs wait for, and what can be done about each."""
+    for one in closed:
+        jobs = f"; {count(one.waiting, 'job')} wait" if one.waiting else ""
+        yield Check(
+            "warn", "model", f"{one.sentence.removeprefix('model ')}{jobs}", ADVICE[one.state]
+        )
 
 
 async def _service_keys(settings: Settings) -> Iterable[Check]:

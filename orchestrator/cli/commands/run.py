@@ -67,8 +67,10 @@ from .scripts import InputOption, ScriptOption, refuse_faults
 from .submission import (
     ContinueOption,
     MaxReworksOption,
+    NoWaitOption,
     VerifyMergesOption,
     VerifyOption,
+    job_limits,
 )
 from .up import announce_sandbox
 from .waiting import submitted_document
@@ -140,6 +142,7 @@ def run_(
     verify: VerifyOption = None,
     verify_merges: VerifyMergesOption = None,
     max_reworks: MaxReworksOption = None,
+    no_wait_for_quota: NoWaitOption = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the run's id and do not wait for its end.")
     ] = False,
@@ -179,6 +182,7 @@ def run_(
         "verify": verify,
         "verify_merges": verify_merges,
         "max_reworks": max_reworks,
+        "limits": job_limits(no_wait_for_quota=no_wait_for_quota),
     }
     wanted = _Wanted(
         spec={"description": goal if program is None else program.title, **given},

@@ -113,6 +113,14 @@ MaxReworksOption = Annotated[
         "out; default: the agent's, else 2.",
     ),
 ]
+NoWaitOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-wait-for-quota",
+        help="Fail at once when a model has no quota left, does not answer, or refuses a key that had "
+        "worked; otherwise jobs wait (limits.max_wait_seconds).",
+    ),
+]
 WebhookOption = Annotated[
     str | None,
     typer.Option(
@@ -164,6 +172,7 @@ def submit(
     timeout: JobTimeoutOption = None,
     after: AfterOption = None,
     on_failure: OnFailureOption = None,
+    no_wait_for_quota: NoWaitOption = False,
     label: LabelOption = None,
     webhook: WebhookOption = None,
     wait: Annotated[
@@ -190,7 +199,7 @@ def submit(
         "verify": verify,
         "verify_merges": verify_merges,
         "max_reworks": max_reworks,
-        "limits": None if timeout is None else {"timeout_seconds": timeout},
+        "limits": job_limits(timeout, no_wait_for_quota=no_wait_for_quota),
         "after": after,
         "on_failure": on_failure,
         "labels": parse_labels(label) if label else None,
@@ -207,6 +216,14 @@ def submit(
         with waiting("checking whether the models can be reached"):
             check_models(settings, agents, [(spec.agent, spec.model) for spec in new])
     raise typer.Exit(asyncio.run(_submit(settings, jobs, webhook, wait=wait, as_json=as_json)))
+
+
+def job_limits(timeout: float | None = None, *, no_wait_for_quota: bool) -> dict[str, float] | None:
+    """Return the limits that options set; None if they set none."""
+    limits = {} if timeout is None else {"timeout_seconds": timeout}
+    if no_wait_for_quota:
+        limits["max_wait_seconds"] = 0
+    return limits or None
 
 
 async def _submit(

@@ -18,6 +18,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from ..failures import (
+    ClosedModel,
     ModelClosed,
     ModelDenied,
     ModelFailed,
@@ -70,22 +71,6 @@ class FailedRequest:
     """How long the request and its repetitions took."""
     status: int | None
     """The HTTP status; None: nothing was answered."""
-
-
-class ClosedModel(Protocol):
-    """A model that is not to be asked now."""
-
-    @property
-    def name(self) -> str:
-        """Its name as requested."""
-
-    @property
-    def until(self) -> float:
-        """When it is tried again, in seconds since the epoch."""
-
-    @property
-    def sentence(self) -> str:
-        """What an agent waits for, as a text for people."""
 
 
 class ModelStates(Protocol):
@@ -190,7 +175,7 @@ class HeldRequest:
 
 
 def closed_by(failure: ModelFailed) -> str | None:
-    """Return the state that a failure means for a model; None if it says nothing of other requests."""
+    """Return the state that a failure means for a model; None if it is the request's own."""
     if isinstance(failure, ModelQuotaUsedUp):
         return EXHAUSTED
     if isinstance(failure, ModelDenied):

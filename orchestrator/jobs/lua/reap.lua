@@ -136,7 +136,10 @@ for _, id in ipairs(lapsed('leases')) do
 end
 for _, id in ipairs(lapsed('deadlines')) do
   local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'late')
-  if job[1] == 'waiting' and wants_to_resume(id) then
+  local has_deadline = redis.call('ZSCORE', key('deadlines'), id)
+  if not has_deadline then
+    -- The end of another one has just stopped its clock.
+  elseif job[1] == 'waiting' and wants_to_resume(id) then
     resume(id)
     reaped[#reaped + 1] = {id, 'queued'}
   elseif job[1] == 'waiting' then

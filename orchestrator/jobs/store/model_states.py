@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -56,7 +57,16 @@ PAUSES: Mapping[ModelState, Pauses] = {
     ModelState.AWAY: Pauses(5, 60),
     ModelState.REFUSED: Pauses(60, 900),
 }
-"""A service that comes back is found within a minute; a quota is filled up by a person or a clock."""
+"""A service that comes back is found within a minute; quotas are filled up by people or clocks."""
+
+
+ADVICE: Mapping[ModelState, str] = {
+    ModelState.LIMITED: "Its jobs go on by themselves; FANOUT_MODELS sets a lower rate.",
+    ModelState.EXHAUSTED: "Its jobs go on when the quota is filled up, or with another key.",
+    ModelState.AWAY: "Its jobs go on when its service answers again.",
+    ModelState.REFUSED: "Set a key that it accepts: its jobs go on with that.",
+}
+"""What a person can do about a model that is not open."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +175,7 @@ class ModelStates:
             `<agent> <model>`, the model empty for the agent's own -> the accesses.
         """
         with redis_failures():
-            found = await self._redis.hgetall(self._keys.model_accesses(pool))
+            found: Any = await self._redis.hgetall(self._keys.model_accesses(pool))
         return {what: tuple(stored.split()[1:]) for what, stored in found.items()}
 
     async def reset(
@@ -178,7 +188,7 @@ class ModelStates:
     async def closed(self) -> list[ClosedModel]:
         """Return the models that are not open, those first that are tried first."""
         with redis_failures():
-            accesses = await self._redis.zrange(self._keys.models_closed, 0, -1)
+            accesses: Any = await self._redis.zrange(self._keys.models_closed, 0, -1)
         return list((await self.of(accesses)).values())
 
     async def of(self, accesses: Sequence[str]) -> dict[str, ClosedModel]:

@@ -214,6 +214,8 @@ class JobLine(_Body):
     started_at: float | None
     finished_at: float | None
     waiting_for: str | None
+    waits_until: float | None = None
+    """When the model for which it waits is tried again; null: it waits for no model."""
     approvals: tuple[str, ...]
     last_event: str | None
     reason: str | None

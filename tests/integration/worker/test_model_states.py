@@ -81,7 +81,7 @@ async def test_344_agents_whose_quota_ends_after_ten_wait_and_finish_when_it_is_
         lambda found: found["succeeded"] == 10 and not found["running"],
         seconds=60,
     )
-    records = await client.records([one for one in ids])
+    records = await client.records(ids)
     assert {record.attempt for record in records if record.state is not JobState.SUCCEEDED} == {0}
     one = await waiting(client, next(r.id for r in records if r.state is JobState.WAITING))
     assert f"model {MODEL}, which has no quota left (402); it is tried again at" in str(

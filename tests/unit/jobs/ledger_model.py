@@ -53,7 +53,7 @@ class Job:
     lease_at: int = 0
     """When its lease lapses, by the clock of leases."""
     clock_from: int | None = None
-    """Since when it waits for children alone: its time runs."""
+    """Since when the time of a child runs that it waits for: so does its own."""
     deadline: int | None = None
     """When the reaper ends it."""
     calls_kept: int = 0
@@ -203,6 +203,7 @@ class Model:
         job.turned_away = None
         job.attempt += 1
         job.history.append("running")
+        self._settle_clocks()
         return "claimed"
 
     def beat(self, job_id: str, token: int, lease_ms: int) -> str:
@@ -278,7 +279,7 @@ class Model:
         self._give_back(job)
         job.state, job.open_approvals, job.timeout_ms = "waiting", still_open, timeout_ms
         job.history.append("waiting")
-        self._start_clock(job)
+        self._settle_clocks()
         return "waiting"
 
     def answer(self, approval: str, decision: str) -> str:
@@ -415,18 +416,33 @@ class Model:
     def _resume(self, job: Job) -> None:
         if job.state != "waiting" or job.open_approvals:
             return
-        if job.awaited:
-            self._start_clock(job)
-        else:
+        if not job.awaited:
             self._stop_clock(job)
             self._requeue(job)
+        self._settle_clocks()
 
-    def _start_clock(self, job: Job) -> None:
-        if job.open_approvals or job.clock_from is not None:
-            return
-        job.clock_from = self.now
-        if job.timeout_ms is not None:
-            job.deadline = self.now + job.timeout_ms - job.ran_ms
+    def _works(self, job: Job) -> bool:
+        """Whether its time runs."""
+        return job.state == "running" or job.clock_from is not None
+
+    def _settle_clocks(self) -> None:
+        """Let the time of parked jobs run while that of a child does that they wait for."""
+        for job in sorted(self.jobs.values(), key=lambda one: -self._depth(one)):
+            if job.state != "waiting":
+                continue
+            is_due = not job.open_approvals and any(
+                self._works(self.jobs[child]) for child in job.awaited
+            )
+            if is_due and job.clock_from is None:
+                job.clock_from = self.now
+                if job.timeout_ms is not None:
+                    job.deadline = self.now + job.timeout_ms - job.ran_ms
+            elif not is_due:
+                self._stop_clock(job)
+
+    def _depth(self, job: Job) -> int:
+        above = self.jobs.get(job.parent or "")
+        return 0 if above is None else 1 + self._depth(above)
 
     def _stop_clock(self, job: Job) -> None:
         if job.clock_from is not None:
@@ -445,6 +461,7 @@ class Model:
         job.turned_away = None
         job.open_approvals = []
         job.history.append("queued")
+        self._settle_clocks()
 
     def _end(self, job: Job, state: str) -> None:
         self._give_back(job)
@@ -460,3 +477,4 @@ class Model:
             parent.awaited.remove(job.id)
             self._tell(parent, state)
             self._resume(parent)
+        self._settle_clocks()
