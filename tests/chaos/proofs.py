@@ -156,9 +156,9 @@ MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
 after the visibility timeout and claim nothing."""
 
 
-OF_LIVE_JOBS = ("fanout:dispatch:bound", "fanout:dispatch:starved")
-"""The beginnings of keys with jobs that are in transit to a worker, or wait for memory; the others
-of that family are of workers, and counters."""
+OF_LIVE_JOBS = ("fanout:dispatch:bound", "fanout:dispatch:calls", "fanout:dispatch:starved")
+"""The beginnings of keys with jobs that are in transit to a worker, wait for memory, or call models;
+the others of that family are of workers, and counters."""
 
 
 def _may_stay(key: str) -> bool:

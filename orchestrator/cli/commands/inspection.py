@@ -109,7 +109,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
     async with open_reader() as reader:
         root_id = await resolve_tree(reader, prefix)
         records = formatting.in_tree_order(await reader.tree(root_id, limit))
-        usage, [size] = await reader.tree_usage(root_id), await reader.tree_sizes([root_id])
+        budget, [size] = await reader.budget(root_id), await reader.tree_sizes([root_id])
     if size > len(records):
         output.notice(
             f"The tree has {size:,} jobs; these are the first {len(records):,}; --limit N "
@@ -117,13 +117,17 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         )
     if as_json:
         jobs = [record.model_dump(mode="json") for record in records]
-        output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
+        found = budget.model_dump(mode="json", exclude={"used"})
+        usage = budget.used.model_dump(mode="json")
+        output.document({"jobs": jobs, "usage": usage, "budget": found})
     else:
         if limit is None:
             _print_board(records)
         else:
             _records_table(indented=True)(records)
-        output.notice(f"Total: {formatting.used(usage)}")
+        output.notice(f"Total: {formatting.used(budget.used)}")
+        for line in formatting.budget_lines(budget):
+            output.notice(line)
 
 
 def show(job: JobOrLastRun = None, as_json: AsJson = False) -> None:
