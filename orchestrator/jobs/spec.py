@@ -199,8 +199,8 @@ class TreeBounds(WireModel):
     """Input and output tokens of all jobs of a tree together. Model calls reserve of it what they
     may use before they are sent."""
     max_tree_cost_usd: float | None = Field(default=None, gt=0)
-    """The most cost of all jobs of a tree, at list prices, which is reserved in the same way. Models
-    whose price is unknown are refused."""
+    """The most cost of all jobs of a tree, at list prices, reserved in the same way. Models whose
+    price is unknown are refused."""
 
 
 def _without_default(form: dict[str, Any]) -> None:

@@ -157,7 +157,7 @@ after the visibility timeout and claim nothing."""
 
 
 OF_LIVE_JOBS = ("fanout:dispatch:bound", "fanout:dispatch:calls", "fanout:dispatch:starved")
-"""The beginnings of keys with jobs that are in transit to a worker, wait for memory, or call models;
+"""The beginnings of keys with jobs that are in transit to a worker, wait for memory or call models;
 the others of that family are of workers, and counters."""
 
 

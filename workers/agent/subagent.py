@@ -46,6 +46,7 @@ from fanout.orchestrator.deep_agent import (
     create_deep_app,
     evict_results,
     last_reply,
+    limit_reached,
     preload_client,
     price,
     reserving,
@@ -370,7 +371,8 @@ class Subagent:
         """Return the answer that the agent gave before its worker was lost; no model is asked."""
         before = self._budget_from(history, history.events[: history.final_answer_index])
         before.start_model_call()  # sets `reached` if the answer was a summary at a budget's end
-        self._used.budget.reached = before.reached
+        noted = limit_reached(history.events[history.final_answer_index or 0])
+        self._used.budget.reached = noted or before.reached
         return await self._answer(history.events)
 
     async def _run(self, app: App, history: History) -> list[Event]:
