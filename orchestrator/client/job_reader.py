@@ -109,7 +109,7 @@ Models = list[ClosedModel]
 Approvals = list[Approval]
 Accounts = list[JobAccount]
 PastRuns = list[PastRun]
-Usages = list[Usage]
+Budgets = list[BudgetState]
 MaybeStates = list[str | None]
 States = list[Mapping[str, int]]
 Sizes = list[int]
@@ -209,9 +209,9 @@ class JobReader:
         """Return the records of those jobs that exist, without the reasons why queued ones wait."""
         return await self._records.get_many(job_ids)
 
-    async def usages(self, job_ids: Sequence[str]) -> Usages:
-        """Return the usage of each job together with the jobs below it."""
-        return await self._records.usage(job_ids)
+    async def budgets(self, job_ids: Sequence[str]) -> Budgets:
+        """Return the budget of each job together with the jobs below it; see `budget`."""
+        return await self._records.budgets(job_ids)
 
     async def result(self, job_id: str) -> JobResult | None:
         """Return a job's result, None until it has ended.

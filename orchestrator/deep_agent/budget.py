@@ -2,8 +2,9 @@
 
 The run ends in an orderly way: before the last reply that fits, the model is asked to sum up, and
 tool calls in that reply are dropped; if not even that fits, no model is called. Tokens and money
-are known only after a call, so a limit may be exceeded by as much as a call is larger than the one
-before it. When the time is over the run is cancelled and its open calls are answered.
+are known only after a call, so a run's own limit may be exceeded by as much as a call is larger
+than the one before it; of limits that runs share, calls can reserve (`models/reservations.py`).
+When the time is over the run is cancelled and its open calls are answered.
 
 An ADK plugin enforces it.
 """
@@ -39,6 +40,9 @@ from .unusable_replies import PLACEHOLDERS
 
 PLUGIN = "budget"
 """The plugin's name in ADK."""
+
+LIMIT_REACHED = "limit_reached"
+"""Key of a reply's metadata: the sentence about the limit at which the work ended with it."""
 
 MAX_BUDGETS = 1_000
 """Budgets of runs in one process, active or waiting. The budget of an older run is read from its
@@ -383,7 +387,7 @@ class BudgetPlugin(BasePlugin):
         await budget.refresh_shared_accounts()
         room = budget.start_model_call()
         if room == "stop":
-            return _text_response(f"{budget.reached} The work ended here, before it was finished.")
+            return _ending_response(budget)
         if room == "last":
             llm_request.append_instructions([LAST_REPLY])
             self._last_reply_of.add(callback_context.invocation_id)
@@ -396,8 +400,9 @@ class BudgetPlugin(BasePlugin):
         del llm_request
         if not isinstance(error, BudgetUsedUp):
             return None
-        self.budget(callback_context).refuse_model_call(str(error))
-        return _text_response(f"{error} The work ended here, before it was finished.")
+        budget = self.budget(callback_context)
+        budget.refuse_model_call(str(error))
+        return _ending_response(budget)
 
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
@@ -411,9 +416,10 @@ class BudgetPlugin(BasePlugin):
         budget = self.budget(callback_context)
         budget.add_model_reply(llm_response.model_version or "", reply_usage(llm_response))
         is_cut = llm_response.finish_reason == types.FinishReason.MAX_TOKENS
-        if callback_context.invocation_id in self._last_reply_of and (
-            is_cut or llm_response.get_function_calls()
-        ):
+        if callback_context.invocation_id not in self._last_reply_of:
+            return None
+        _note_limit(llm_response, budget)
+        if is_cut or llm_response.get_function_calls():
             return _without_calls(llm_response, budget)
         return None
 
@@ -449,8 +455,23 @@ def _without_calls(response: LlmResponse, budget: Budget) -> LlmResponse:
     return response.model_copy(update={"content": _content(text.strip())})
 
 
-def _text_response(text: str) -> LlmResponse:
-    return LlmResponse(content=_content(text), finish_reason=types.FinishReason.STOP)
+def _ending_response(budget: Budget) -> LlmResponse:
+    """Return what stands in the place of a reply for which there is no room."""
+    text = f"{budget.reached} The work ended here, before it was finished."
+    response = LlmResponse(content=_content(text), finish_reason=types.FinishReason.STOP)
+    _note_limit(response, budget)
+    return response
+
+
+def _note_limit(response: LlmResponse, budget: Budget) -> None:
+    noted = {LIMIT_REACHED: budget.reached}
+    response.custom_metadata = {**(response.custom_metadata or {}), **noted}
+
+
+def limit_reached(event: Event) -> str | None:
+    """Return a sentence about the limit at which the work ended with a reply; None for others."""
+    found = (event.custom_metadata or {}).get(LIMIT_REACHED)
+    return None if found is None else str(found)
 
 
 def _content(text: str) -> types.Content:

@@ -27,6 +27,10 @@ class BudgetState(WireModel):
     """What further calls may reserve; null without a limit."""
     left_cost_usd: float | None = None
 
+    def if_limited(self) -> BudgetState | None:
+        """Return the budget; None without a limit of tokens or money."""
+        return None if self.max_tokens is None and self.max_cost_usd is None else self
+
 
 def read_budget(used: Mapping[str, str], reserved: Mapping[str, str]) -> BudgetState:
     """Return a budget as the ledger stores it.

@@ -94,7 +94,8 @@ class Limits(WireModel):
     max_tokens: int | None = Field(default=None, gt=0)
     """Input and output tokens together."""
     max_cost_usd: float | None = Field(default=None, gt=0)
-    """The cost at list prices; not enforced for a model whose price is unknown."""
+    """The cost at list prices. Where a job or its agent sets it, models whose price is unknown are
+    refused; the installation's default does not bind these."""
     max_tool_calls: int | None = Field(default=None, gt=0)
     """Tool calls, successful or not."""
     max_wait_seconds: float | None = Field(default=None, ge=0)
@@ -206,9 +207,11 @@ class TreeBounds(WireModel):
     """The most model calls of all jobs of a tree. Each job may finish a call in progress when it is
     reached."""
     max_tree_tokens: int | None = Field(default=None, gt=0)
-    """Input and output tokens of all jobs of a tree together, with the same tolerance."""
+    """Input and output tokens of all jobs of a tree together. Model calls reserve of it what they
+    may use before they are sent."""
     max_tree_cost_usd: float | None = Field(default=None, gt=0)
-    """The most cost of all jobs of a tree, at list prices, with the same tolerance."""
+    """The most cost of all jobs of a tree, at list prices, reserved in the same way. Models whose
+    price is unknown are refused."""
 
 
 def _without_default(form: dict[str, Any]) -> None:

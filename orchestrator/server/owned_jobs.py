@@ -301,10 +301,10 @@ class OwnedJobs:
         await self._read(job_id)
         return await self._client.budget(job_id)
 
-    async def usages(self, records: Sequence[JobRecord]) -> list[Usage]:
-        """Return the usage of each of the caller's jobs, together with the jobs below it."""
+    async def budgets(self, records: Sequence[JobRecord]) -> list[BudgetState]:
+        """Return the budget of each of the caller's jobs, together with the jobs below it."""
         self.caller.require(Scope.READ)
-        return await self._client.usages([one.id for one in records if self.caller.owns(one)])
+        return await self._client.budgets([one.id for one in records if self.caller.owns(one)])
 
     async def events(self, job_id: str, after: str) -> AsyncGenerator[JournalEvent, None]:
         """Yield the events of a job's journal after an id, and new ones, until the job's end."""

@@ -157,12 +157,12 @@ after the visibility timeout and claim nothing."""
 
 
 OF_LIVE_JOBS = (
-    *("fanout:dispatch:bound", "fanout:dispatch:starved", "fanout:dispatch:after"),
-    *("fanout:dispatch:before", "fanout:dispatch:linking", "fanout:dispatch:unlinked"),
-    "fanout:dispatch:predecessors",
+    *("fanout:dispatch:bound", "fanout:dispatch:calls", "fanout:dispatch:starved"),
+    *("fanout:dispatch:after", "fanout:dispatch:before", "fanout:dispatch:linking"),
+    *("fanout:dispatch:unlinked", "fanout:dispatch:predecessors"),
 )
-"""The beginnings of keys with jobs that are in transit to a worker, or wait for memory or for other
-jobs; the others of that family are of workers, and counters."""
+"""The beginnings of keys with jobs that are in transit to a worker, call models, or wait for memory
+or for other jobs; the others of that family are of workers, and counters."""
 
 
 def _may_stay(key: str) -> bool:

@@ -47,6 +47,7 @@ from fanout.orchestrator.deep_agent import (
     asked_through,
     create_deep_app,
     last_reply,
+    limit_reached,
     preload_client,
     price,
     reserving,
@@ -390,7 +391,8 @@ class Subagent:
         """Return the answer that the agent gave before its worker was lost; no model is asked."""
         before = self._budget_from(history, history.events[: history.final_answer_index])
         before.start_model_call()  # sets `reached` if the answer was a summary at a budget's end
-        self._used.budget.reached = before.reached
+        noted = limit_reached(history.events[history.final_answer_index or 0])
+        self._used.budget.reached = noted or before.reached
         return await self._answer(history.events)
 
     async def _run(self, app: App, history: History) -> list[Event]:

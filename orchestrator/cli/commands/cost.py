@@ -79,7 +79,8 @@ def cost(
     Prices are the models' list prices. The jobs whose records still exist are summed, running ones
     included. Each job counts with its own calls only, without those of the jobs below it. A day is
     that of the submission, in local time. A job also has the labels of the jobs above it; one with
-    several labels counts for each of them.
+    several labels counts for each of them. What model calls in progress have reserved of a budget
+    is not in the sums.
     """
     if label is not None and by is not By.LABEL:
         raise UsageProblem("--label KEY selects the label: use it with --by label.")
@@ -88,16 +89,20 @@ def cost(
 
 async def _cost(by: By, label: str | None, *, as_json: bool) -> None:
     summed, total, since = Groups(by, label), Group(), None
+    reserved, seen = 0.0, set[str]()
     async with open_reader() as reader:
         async for jobs in reader.accounts():
             for job in jobs:
                 summed.add(job)
                 total.add(job.account.usage)
                 since = min(since or job.submitted_at, job.submitted_at)
+            trees = {job.root_id for job in jobs if not job.parent_id} - seen
+            reserved += sum(one.reserved_cost_usd for one in await reader.budgets(sorted(trees)))
+            seen |= trees
     groups = summed.sorted()
     if as_json:
         found = [_document(group) | {"name": name} for name, group in groups.items()]
-        whole = _document(total) | {"since": since}
+        whole = _document(total) | {"since": since, "reserved_cost_usd": reserved}
         output.document({"by": by, "groups": found, "total": whole})
         return
     if not total.jobs:
@@ -107,6 +112,10 @@ async def _cost(by: By, label: str | None, *, as_json: bool) -> None:
     rows.append(_row("total", total))
     header = (by.upper(), "JOBS", "CALLS", "TOKENS IN", "CACHED", "TOKENS OUT", "COST")
     output.table(header, rows, elastic=(0,))
+    if reserved:
+        output.notice(
+            f"{formatting.dollars(reserved)} more is reserved for model calls in progress."
+        )
     output.notice(
         f"Sums of the jobs whose records still exist, since {formatting.moment(since)}; records "
         "of ended jobs are kept for FANOUT_RETENTION_SECONDS. Prices are list prices; - is "

@@ -118,7 +118,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
     async with open_reader() as reader:
         root_id = await resolve_tree(reader, prefix)
         records = formatting.in_tree_order(await reader.tree(root_id, limit))
-        usage, [size] = await reader.tree_usage(root_id), await reader.tree_sizes([root_id])
+        budget, [size] = await reader.budget(root_id), await reader.tree_sizes([root_id])
         scripts = await _scripts(reader, records)
     if size > len(records):
         output.notice(
@@ -131,7 +131,8 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         output.document(
             {
                 "jobs": jobs,
-                "usage": usage.model_dump(mode="json"),
+                "usage": budget.used.model_dump(mode="json"),
+                "budget": budget.model_dump(mode="json", exclude={"used"}),
                 **({"scripts": shown} if shown else {}),
             }
         )
@@ -144,7 +145,9 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
             output.payload(f"\nScript {formatting.short_id(job_id)}")
             for line in formatting.script_lines(script.progress(), MAX_PHASES):
                 output.payload(f"  {output.one_line(line)}")
-        output.notice(f"Total: {formatting.used(usage)}")
+        output.notice(f"Total: {formatting.used(budget.used)}")
+        for line in formatting.budget_lines(budget):
+            output.notice(line)
 
 
 async def _scripts(reader: JobReader, records: Sequence[JobRecord]) -> dict[str, ScriptReader]:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import shortening
+from ...jobs.budget import BudgetState
 from ...jobs.failure_texts import FAILURE_TEXTS, next_step, what_happened
 from ...jobs.result import ContextStats, JobError, JobResult, Usage
 from ...jobs.state import Activity, JobRecord, JobState
@@ -340,6 +341,21 @@ def used(usage: Usage, seconds: float | None = None) -> str:
 def cost(usage: Usage) -> str:
     """Format the cost; `-` if the models' prices are unknown."""
     return "-" if usage.cost_usd is None else dollars(usage.cost_usd)
+
+
+def budget_lines(budget: BudgetState) -> list[str]:
+    """Format what of each limit is reserved for model calls in progress, and what is left."""
+    amounts = [
+        ("max_cost_usd", budget.max_cost_usd, budget.reserved_cost_usd, budget.left_cost_usd),
+        ("max_tokens", budget.max_tokens, budget.reserved_tokens, budget.left_tokens),
+    ]
+    return [
+        f"Of {name}={most:,}: {shown(reserved)} reserved, {shown(left)} left"
+        for (name, most, reserved, left), shown in zip(
+            amounts, (dollars, "{:,}".format), strict=True
+        )
+        if most is not None and left is not None
+    ]
 
 
 def dollars(usd: float) -> str:

@@ -16,6 +16,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
 from ...cancellation import uninterrupted
+from ..failures import BudgetUsedUp, ModelDenied
 from .tokens import (
     ANSWER_TOKENS,
     INPUT_MARGIN,
@@ -107,7 +108,13 @@ class ReservedRequests:
         self._received, self._reported = 0, ModelUsage()
         self._input_tokens = round(input_tokens(request) * INPUT_MARGIN)
         wanted = request.config.max_output_tokens or ANSWER_TOKENS
-        most = await self._reservations.reserve(self._call, self._model, self._input_tokens, wanted)
+        try:
+            most = await self._reservations.reserve(
+                self._call, self._model, self._input_tokens, wanted
+            )
+        except (BudgetUsedUp, ModelDenied):  # nothing is reserved
+            self._call = None
+            raise
         if most is None:
             self._call = None
         else:

@@ -74,6 +74,7 @@ end
 local token = redis.call('INCR', key('fence')) .. ARGV[13]
 local attempt = redis.call('HINCRBY', key('job', id), 'attempt', 1)
 local started = job[7] or tostring(now)
+lapse_calls(id)  -- a worker of an earlier release may have ended the attempt that made them
 count_state(id, 'running')
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker,
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,

@@ -80,6 +80,6 @@ local function forget_job(id)
   if job[5] then count_stored(job[4], -1, -job[5]) end
   redis.call('UNLINK', key('job', id), key('spec', id), key('result', id), key('journal', id),
     key('journal', 'payloads', id), key('children', id), key('notify', 'of', id),
-    key('dispatch', 'working', id))
+    key('dispatch', 'calls', id), key('dispatch', 'working', id))
   if id ~= job[1] then redis.call('DEL', key('usage', id), key('dispatch', 'reserved', id)) end
 end

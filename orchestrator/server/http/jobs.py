@@ -165,8 +165,8 @@ async def list_jobs(
 
 async def job_lines(kind: type[Line], jobs: OwnedJobs, records: Sequence[JobRecord]) -> list[Line]:
     """Return the lines of jobs, with their usage and the sizes of their trees."""
-    usages, sizes = await jobs.usages(records), await jobs.tree_sizes(records)
-    return [kind.of(*line) for line in zip(records, usages, sizes, strict=True)]
+    budgets, sizes = await jobs.budgets(records), await jobs.tree_sizes(records)
+    return [kind.of(*line) for line in zip(records, budgets, sizes, strict=True)]
 
 
 def _labels(given: list[str]) -> dict[str, str]:
@@ -199,7 +199,7 @@ async def _view(jobs: Jobs, job_id: str) -> JobView:
         **record.model_dump(),
         result=result,
         usage=budget.used,
-        budget=budget,
+        budget=budget.if_limited(),
         links=links(job_id),
     )
 

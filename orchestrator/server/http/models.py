@@ -184,7 +184,8 @@ class JobView(JobRecord):
     usage: Usage | None = None
     """What it and the jobs below it have used together."""
     budget: BudgetState | None = None
-    """What of its limits for tokens and money is used, reserved for model calls, and left."""
+    """What of its limits for tokens and money is used, reserved for model calls, and left; null
+    without such a limit."""
     links: dict[str, str] = Field(default_factory=dict)
 
 
@@ -234,13 +235,19 @@ class JobLine(_Body):
     """How many jobs its tree has, or had."""
     usage: Usage | None = None
     """What it and the jobs below it have used together."""
+    budget: BudgetState | None = None
+    """What of its limits for tokens and money is used, reserved for model calls, and left; null
+    without such a limit."""
 
     @classmethod
-    def of(cls, record: JobRecord, usage: Usage | None = None, tree_size: int = 1) -> Self:
+    def of(cls, record: JobRecord, budget: BudgetState | None = None, tree_size: int = 1) -> Self:
         """Return the line of a job."""
         fields = {name: getattr(record, name) for name in cls.model_fields if name in _OF_RECORD}
         fields["description"] = record.description[:SHOWN_CHARACTERS]
-        return cast("Self", cls.model_construct(**fields, usage=usage, tree_size=tree_size))
+        if budget is not None:
+            fields["usage"] = budget.used
+            fields["budget"] = budget.if_limited()
+        return cast("Self", cls.model_construct(**fields, tree_size=tree_size))
 
 
 class TreeLine(JobLine):
@@ -494,9 +501,9 @@ class RunLine(JobLine):
     """How many of its jobs are in which state."""
 
     @classmethod
-    def of_run(cls, record: JobRecord, usage: Usage, states: Mapping[str, int]) -> RunLine:
+    def of_run(cls, record: JobRecord, budget: BudgetState, states: Mapping[str, int]) -> RunLine:
         """Return the line of a run."""
-        line = JobLine.of(record, usage, sum(states.values()))
+        line = JobLine.of(record, budget, sum(states.values()))
         return cls.model_construct(**dict(line), jobs=dict(states))
 
 

@@ -204,11 +204,11 @@ async def list_runs(
     Every job that no other job has submitted is a run.
     """
     page = await jobs.page(JobFilter(roots_only=True), read_cursor(cursor), limit)
-    usages = await jobs.usages(page.records)
+    budgets = await jobs.budgets(page.records)
     states = await jobs.tree_states(page.records)
     items = [
-        RunLine.of_run(record, usage, counted)
-        for record, usage, counted in zip(page.records, usages, states, strict=True)
+        RunLine.of_run(record, budget, counted)
+        for record, budget, counted in zip(page.records, budgets, states, strict=True)
     ]
     return RunList(items=items, next_cursor=make_cursor(page.next))
 
@@ -231,7 +231,7 @@ async def get(
         **record.model_dump(),
         result=await jobs.result(run_id),
         usage=budget.used,
-        budget=budget,
+        budget=budget.if_limited(),
         jobs=dict((await jobs.tree_states([record]))[0]),
         links=links(run_id),
     )

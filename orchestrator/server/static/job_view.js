@@ -8,7 +8,7 @@ import { copyButton, notice } from "./dialogs.js";
 import { empty, externalLink, fill, h, keyed, setText, stateBadge } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { ScriptView } from "./script_view.js";
-import { bytes, compact, cost, duration, elapsed, ENDED, firstLine, json, moment, number, oneLine, tokens } from "./text.js";
+import { budgetText, bytes, compact, cost, duration, elapsed, ENDED, firstLine, json, moment, number, oneLine, tokens } from "./text.js";
 import { childrenOf, ordered, verdictText } from "./trees.js";
 
 const TABS = ["conversation", "changes", "result", "task"];
@@ -165,6 +165,7 @@ export class JobView {
       Time: elapsed(line),
       Tokens: usage && tokens(usage) ? `${compact(tokens(usage))} in ${usage.model_calls} calls` : "",
       Cost: cost(usage),
+      Budget: budgetText(line.budget),
       Attempt: line.attempt > 1 ? String(line.attempt) : "",
       Worker: line.worker ?? "",
       Submitted: moment(job.submitted_at),

@@ -6,7 +6,7 @@ import { showCards } from "./approvals_view.js";
 import { ask, attempt, copyButton, notice } from "./dialogs.js";
 import { fill, h } from "./dom.js";
 import { ScriptView } from "./script_view.js";
-import { clock, compact, cost, duration, ENDED, firstLine, json, number, oneLine, plural, tokens, when, moment } from "./text.js";
+import { budgetText, clock, compact, cost, duration, ENDED, firstLine, json, number, oneLine, plural, tokens, when, moment } from "./text.js";
 import { Timeline } from "./timeline.js";
 import { childrenOf, countStates, marks, treeUsage, verdictBadge } from "./trees.js";
 
@@ -164,6 +164,7 @@ export class RunView {
       Jobs: this.isSubmission ? number(jobs.length) : countStates(jobs),
       Tokens: used ? `${compact(used)} in ${plural(usage.model_calls, "call")}` : "",
       Cost: cost(usage),
+      Budget: this.isSubmission ? "" : budgetText(this.root.budget),
       Submitted: h("span", { title: moment(begin) }, when(begin)),
     };
     const shown = Object.entries(facts).filter(([, value]) => value);
@@ -239,6 +240,7 @@ function repeated(all) {
 
 const HINTS = {
   Time: "From the submission of the first job to the end of the last one",
+  Budget: "What model calls in progress may use is reserved; what they do not use is free again when they end",
   Work: "The sum of the times in which jobs worked: several work at the same time",
 };
 

@@ -59,6 +59,17 @@ export function cost(usage) {
   return `$${value === 0 || value >= 0.01 ? value.toFixed(2) : value.toPrecision(1)}`;
 }
 
+// What of a budget's limits is reserved for model calls in progress, and what is left.
+export function budgetText(budget) {
+  if (!budget) return "";
+  const money = (dollars) => cost({ cost_usd: dollars });
+  const of = (most, reserved, left, shown) => most != null && `${shown(left)} of ${shown(most)} left${reserved ? `, ${shown(reserved)} reserved` : ""}`;
+  return [
+    of(budget.max_cost_usd, budget.reserved_cost_usd, budget.left_cost_usd, money),
+    of(budget.max_tokens, budget.reserved_tokens, budget.left_tokens, (count) => `${compact(count)} tokens`),
+  ].filter(Boolean).join(" · ");
+}
+
 export function duration(seconds) {
   if (seconds == null || !Number.isFinite(seconds)) return "";
   const whole = Math.max(0, Math.floor(seconds));

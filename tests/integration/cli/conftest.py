@@ -23,6 +23,7 @@ from fanout.orchestrator.jobs.store.connection import answers, connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.reservations import CallSize, SharedLimit
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.forked import REPOSITORY, ForkedProcess
@@ -164,6 +165,10 @@ def lonely_fanout(tmp_path: Path) -> Fanout:
     return Fanout(tmp_path, clean_environment(tmp_path))
 
 
+async def store_is_never_full() -> None:
+    raise AssertionError("it waits")
+
+
 class StandIn:
     """Does to jobs what a worker would, one step at a time."""
 
@@ -187,6 +192,14 @@ class StandIn:
         kind = EventType.MODEL_REPLY
         used = charged(used, model)
         await self._journal.append(claim.spec.id, claim.attempt, kind, {}, used=used)
+
+    async def reserve(self, claim: Claim, size: CallSize, limit: SharedLimit) -> None:
+        spec, token = claim.spec, claim.token
+        store = self._ledger.reservations
+        found = await store.reserve(
+            spec.id, token, "call", size, [limit], on_wait=store_is_never_full
+        )
+        assert found == size.most_output_tokens
 
     async def finish(
         self,

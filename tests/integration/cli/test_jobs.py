@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.reservations import CallSize, SharedLimit
 from tests.integration.cli.conftest import Fanout, StandIn
 from tests.waits import eventually
 
@@ -273,6 +274,23 @@ async def test_history_and_cost_say_what_was_done_and_how_to_go_on(fanout, stand
     assert "whose records still exist" in shown.err
     assert fanout("cost", "--label", "team").code == 2
     assert fanout("cost", "--by", "colour").code == 2
+
+
+async def test_tree_and_cost_say_what_is_reserved_and_what_is_left(fanout, stand_in: StandIn):
+    job_id = submitted(fanout, "x")
+    claim = await stand_in.claim(job_id)
+    size = CallSize("a-model", 1000, 8000, 4096, input_usd=0.05, output_usd=0.000_025)
+    limit = SharedLimit(job_id, max_tokens=100_000, max_cost_usd=1.0)
+    await stand_in.reserve(claim, size, limit)
+
+    said, document = fanout("tree", job_id).err, fanout("tree", job_id, "--json").json
+    cost, costs = fanout("cost").err, fanout("cost", "--json").json
+
+    assert "Of max_cost_usd=1.0: $0.2500 reserved, $0.7500 left" in said
+    assert "Of max_tokens=100,000: 9,000 reserved, 91,000 left" in said
+    assert document["budget"]["left_cost_usd"] == 0.75
+    assert "$0.2500 more is reserved for model calls in progress." in cost
+    assert costs["total"]["reserved_cost_usd"] == 0.25
 
 
 async def test_an_id_may_be_named_by_its_end(fanout):
