@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.genai import types
 
 from fanout.orchestrator.adk.task_toolset import ClientTasks, session_root_id
 from fanout.orchestrator.jobs.failures import UnknownJob
@@ -99,7 +101,11 @@ async def test_a_result_stands_in_the_session_once(coordination: Coordination) -
             event for event in session.events if f"ran true # {canary}" in event.model_dump_json()
         ]
         assert len(holding) == 1
-        assert holding[0].model_dump_json().count(f"ran true # {canary}") == 1
+        assert (holding[0].content or types.Content()).model_dump_json().count(
+            f"ran true # {canary}"
+        ) == 1
+        # The file from which it can be read when the conversation has become too long.
+        assert json.dumps(holding[0].actions.state_delta).count(f"ran true # {canary}") == 1
     assert {event_text(event).split()[-1] for event in run.progress} >= {"queued", "succeeded"}
 
 

@@ -6,6 +6,7 @@ Each task says 4,000 characters, of which 100 are more than the window of most m
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,19 @@ from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.fixtures import place_fixture
-from tests.integration.coordinator.driving import Coordination, Run
+from tests.integration.coordinator.driving import APP_NAME, Coordination, Run
 from tests.integration.scripts import (
     DONE,
     call,
     calls,
     conversation,
     says,
+    shell,
     write_script,
 )
 from tests.integration.worker.approvals import journal
 from tests.integration.worker.children import DELEGATING, answers, children_of
-from tests.services import Installation
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]
 
@@ -99,10 +101,7 @@ def rises(events: Iterable[Event]) -> list[int]:
         for event in events
         if not event.partial and (usage := event.usage_metadata)
     ]
-    return [
-        later - earlier - said
-        for (earlier, said), (later, _) in zip(counted, counted[1:], strict=False)
-    ]
+    return [later - earlier - said for (earlier, said), (later, _) in pairwise(counted)]
 
 
 async def of_job(place: Installation, description: str, seconds: float = 120) -> tuple[Any, str]:
@@ -114,6 +113,18 @@ async def of_job(place: Installation, description: str, seconds: float = 120) ->
         assert result.success, result.error
         replies = await journal(client, job_id, EventType.MODEL_REPLY)
     return rises(Event.model_validate(reply.data["event"]) for reply in replies), job_id
+
+
+async def told(place: Installation, job_id: str, tool: str) -> dict[str, Any]:
+    """The last answer of a tool, as the journal shows it to people."""
+    async with place.client() as client:
+        shown = [
+            dict(answer["result"])
+            for event in await journal(client, job_id, EventType.TOOL_RESULT)
+            for answer in event.data.get("results") or []
+            if answer["tool"] == tool
+        ]
+    return shown[-1]
 
 
 WAYS = [
@@ -138,25 +149,61 @@ async def test_tasks_on_workers_raise_their_parents_next_request_by_no_more_than
 
 async def test_a_whole_result_is_read_from_its_file(place: Installation) -> None:
     _, job_id = await of_job(place, "100 started")
+    waited = await told(place, job_id, "wait_tasks")
     async with place.client() as client:
         (read,) = await answers(client, job_id, "read_file")
-        (waited,) = await answers(client, job_id, "wait_tasks")
         result = await client.wait(job_id, 1)
 
     assert "The first line." in str(read)
     assert "the end" in str(read)
-    assert "100]{task,agent,status,line,files,merge,cost_usd}" in waited["results"]
+    assert waited["results"].startswith("[100]{task,agent,status,line,files,merge,cost_usd}:")
     assert result.files_modified == ()
 
 
 async def test_failures_come_first_in_the_table(place: Installation) -> None:
     _, job_id = await of_job(place, "fails 3 of 40")
-    async with place.client() as client:
-        (told,) = await answers(client, job_id, "tasks")
+    answer = await told(place, job_id, "tasks")
 
-    rows = told["results"].splitlines()[1:]
-    assert [",error," in row for row in rows] == [True] * 3 + [False] * 37
-    assert told["summary"] == "Completed 37 of 40 tasks."
+    rows = answer["results"].splitlines()[1:9]
+    assert [",error," in row for row in rows] == [True] * 3 + [False] * 5
+    assert answer["summary"] == "Completed 37 of 40 tasks."
+
+
+@pytest.fixture
+def contained(install: Installer) -> Installation:
+    return install(
+        conversation(
+            "of docker",
+            shell("echo own > own.txt"),
+            calls(call("tasks", tasks=items(3)), *[call("task", **item) for item in items(9)]),
+            calls(
+                call("grep", pattern="the end", path="/task_results", output_mode="count"),
+                call("execute", command="ls /task_results; find / -name '*.md' -path '*task_res*'"),
+            ),
+            DONE,
+        ),
+        conversation("talks", says(SUMMARY)),
+        agents=DELEGATING,
+        workers=1,
+        FANOUT_SANDBOX__PROVIDER="docker",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+async def test_a_job_in_a_container_reads_whole_results_which_are_none_of_its_files(
+    contained: Installation,
+) -> None:
+    found, job_id = await of_job(contained, "of docker", 240)
+    async with contained.client() as client:
+        (read,) = await answers(client, job_id, "grep")
+        listed = await answers(client, job_id, "execute")
+        result = await client.wait(job_id, 1)
+
+    assert max(found) <= LIMIT
+    assert str(read).count("/task_results/") == 12
+    assert "/task_results/" not in str(listed[-1].get("output"))
+    assert [file.path for file in result.files_modified] == ["own.txt"]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +238,7 @@ async def test_so_does_the_toolset_in_an_agent_of_adk(place: Installation, tmp_p
         coordination = Coordination(client, tmp_path, tmp_path)
         coordination.sessions = InMemorySessionService()
         run = Run(await coordination.new_session())
-        runner = Runner(app_name="fanout", agent=agent, session_service=coordination.sessions)
+        runner = Runner(app_name=APP_NAME, agent=agent, session_service=coordination.sessions)
         await coordination.drive(runner, run)
 
     print(rises(run.events))

@@ -14,8 +14,11 @@ import pytest
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.deep_agent import Middleware, answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.context import eviction
@@ -258,3 +261,29 @@ def test_readable_text_has_no_long_lines_and_loses_nothing() -> None:
         assert max(map(len, text.split("\n"))) <= LINE_CHARACTERS
     assert readable("a" * 10_000).replace("\n", "") == "a" * 10_000
     assert readable("word " * 5_000).replace("\n", "") == "word " * 5_000
+
+
+class InPlaceOfTools(Middleware):
+    """Answers each call itself, at length."""
+
+    async def before_tool(self, tool: BaseTool, args: dict[str, Any], tool_context: Any) -> Any:
+        """Return the log."""
+        del tool, args, tool_context
+        return await big_log()
+
+
+@pytest.mark.parametrize("way", ["in the place of a tool", "after an approval"])
+async def test_a_long_result_is_replaced_whichever_way_it_comes(way: str) -> None:
+    asks = way == "after an approval"
+    replies = [{"calls": [call("big_log")]}, {"text": "done"}]
+    run = await Run(
+        scripted(replies),
+        tools=[big_log],
+        middleware=[] if asks else [InPlaceOfTools()],
+        interrupt_on={"big_log": True} if asks else None,
+    ).to_end()
+    if asks:
+        (asked,) = pending_approvals(run.events)
+        await run.answer(answers_message([(asked, ApprovalAnswer(decision="approve"))]))
+
+    assert run.results[-1]["status"] == "result_too_large"
