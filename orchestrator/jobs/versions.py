@@ -34,7 +34,7 @@ without a mark, and raise a job to 2 that they cannot read; version 2 reads both
 job carries its caller's policy, which workers of earlier releases would not check."""
 
 ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
-    {2: frozenset(), 3: frozenset({"caller_policy"})}
+    {2: frozenset(), 3: frozenset({"caller_policy", "inherit"})}
 )
 """Version -> the fields of a specification that it added or changed, those of its limits as
 `limits.pids`; a field within one of them has the version of that field. All other fields are of
