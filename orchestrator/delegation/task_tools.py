@@ -13,7 +13,6 @@ from google.adk.tools.tool_context import ToolContext
 
 from ..deep_agent import (
     DelegationStyle,
-    DelegationTexts,
     MethodTool,
     ProgressTool,
     TaskResult,
@@ -35,9 +34,9 @@ from .tool_texts import (
     CHECK_TASK,
     LIST_TASKS,
     LONGEST_WAIT_SECONDS,
-    START_TASK,
     UPDATE_TASK,
     WAIT_TASKS,
+    JobTexts,
 )
 
 
@@ -92,17 +91,18 @@ class JobTaskTools:
     def __init__(
         self,
         tasks: JobTasks,
-        texts: DelegationTexts,
+        texts: JobTexts,
         tool: type[ProgressTool | MethodTool],
     ) -> None:
         self._tasks = tasks
+        self._start = texts.start_task
         self._delegating = TaskTools(tasks, JobTask, texts, tool)
 
     def tools(self, style: DelegationStyle, agents: Mapping[str, str]) -> list[BaseTool]:
         """Return the tools; the arguments are those of `TaskTools.tools`."""
         return [
             *self._delegating.tools(style, agents),
-            MethodTool(self.start_task, description=START_TASK, arguments=JobTask),
+            MethodTool(self.start_task, description=self._start, arguments=JobTask),
             MethodTool(self.check_task, description=CHECK_TASK),
             MethodTool(self.wait_tasks, description=WAIT_TASKS),
             MethodTool(self.update_task, description=UPDATE_TASK),
@@ -111,7 +111,7 @@ class JobTaskTools:
         ]
 
     async def start_task(self, tool_context: ToolContext, **item: Any) -> TaskResult:
-        """Start a task. The model reads `START_TASK`."""
+        """Start a task. The model reads `JobTexts.start_task`."""
         try:
             return started_result(await self._tasks.submit(item, tool_context))
         except self._tasks.quoted as failure:

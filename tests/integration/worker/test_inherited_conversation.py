@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from google.adk.runners import InMemoryRunner
+from google.genai import types
 
+from fanout import TaskToolset, create_deep_agent
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.deep_agent import DirectoryBackend
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
@@ -95,12 +100,17 @@ def place(install: Installer, server: AnsweringServer) -> Installation:
     return install(agents=agents, workers=1, **settings)
 
 
-async def run(client: JobClient, place: Installation) -> str:
-    """Run the goal in a folder with a file, and return the job's id."""
+def project(place: Installation) -> Path:
+    """A folder with a file."""
     folder = place.folder / "project"
     folder.mkdir()
     (folder / "seen.txt").write_text("seen")
-    result = await client.run(make_spec(GOAL, agent="lead"), workspace=folder)
+    return folder
+
+
+async def run(client: JobClient, place: Installation) -> str:
+    """Run the goal, and return the job's id."""
+    result = await client.run(make_spec(GOAL, agent="lead"), workspace=project(place))
     assert result.success, result
     return result.job_id
 
@@ -178,6 +188,32 @@ async def test_after_a_killed_worker_a_child_begins_with_the_same_messages(
     before, after = server.asked(COPY)
     assert json.dumps(before) == json.dumps(after)
     assert_begins_with(after, server.asked("seen.txt")[0])
+
+
+async def test_a_programs_agent_hands_its_conversation_down(
+    client: JobClient,
+    place: Installation,
+    server: AnsweringServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment(server, "none").items():
+        monkeypatch.setenv(name, value)
+    folder = project(place)
+    agent = create_deep_agent(
+        server.model,
+        [TaskToolset(client, folder)],
+        instruction="You delegate.",
+        backend=DirectoryBackend(folder),
+    )
+    runner = InMemoryRunner(agent=agent, app_name="program")
+    session = await runner.session_service.create_session(app_name="program", user_id="person")
+    goal = types.Content(role="user", parts=[types.Part(text=GOAL)])
+    async for _ in runner.run_async(user_id="person", session_id=session.id, new_message=goal):
+        pass
+    (own,), (childs,) = server.asked("seen.txt"), server.asked(COPY)
+    first = messages(cached(own))
+    assert messages(cached(childs))[: len(first)] == first
+    assert len(server.asked("Done as asked")) == 1
 
 
 async def test_a_job_of_a_program_has_no_conversation_to_inherit(client: JobClient) -> None:
