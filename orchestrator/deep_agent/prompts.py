@@ -118,6 +118,9 @@ for you to know what is wanted and what is known. You are its sub-agent: do this
 {task}"""
 # "nothing else": with the whole conversation before it a model continues the parent's plan.
 
+FORKED_BEGINS = FORKED_TASK.partition("{task}")[0]
+"""The beginning of a task that follows a conversation."""
+
 FORKED_CALL = "It is under way: sub-agents do it, each its own task."
 """The result of the calls that fork, in the conversation that a sub-agent sees."""
 

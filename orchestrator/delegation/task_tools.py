@@ -14,7 +14,6 @@ from pydantic import AliasChoices, Field
 
 from ..deep_agent import (
     DelegationStyle,
-    DelegationTexts,
     MethodTool,
     ProgressTool,
     TaskResult,
@@ -38,9 +37,9 @@ from .tool_texts import (
     LIST_TASKS,
     LONGEST_WAIT_SECONDS,
     RUN_SCRIPT,
-    START_TASK,
     UPDATE_TASK,
     WAIT_TASKS,
+    JobTexts,
 )
 
 TaskId = Annotated[str, Field(validation_alias=AliasChoices("task_id", "job_id"))]
@@ -116,12 +115,13 @@ class JobTaskTools:
     def __init__(
         self,
         tasks: JobTasks,
-        texts: DelegationTexts,
+        texts: JobTexts,
         tool: type[ProgressTool | MethodTool],
         scripts: ScriptTasks | None = None,
     ) -> None:
         self._tasks = tasks
         self._scripts = scripts
+        self._start = texts.start_task
         self._delegating = TaskTools(tasks, JobTask, texts, tool)
 
     def tools(self, style: DelegationStyle, agents: Mapping[str, str]) -> list[BaseTool]:
@@ -129,7 +129,7 @@ class JobTaskTools:
         return [
             *self._delegating.tools(style, agents),
             *([MethodTool(self.run_script, description=RUN_SCRIPT)] if self._scripts else []),
-            MethodTool(self.start_task, description=START_TASK, arguments=JobTask),
+            MethodTool(self.start_task, description=self._start, arguments=JobTask),
             MethodTool(self.check_task, description=CHECK_TASK),
             MethodTool(self.wait_tasks, description=WAIT_TASKS),
             MethodTool(self.update_task, description=UPDATE_TASK),
@@ -138,7 +138,7 @@ class JobTaskTools:
         ]
 
     async def start_task(self, tool_context: ToolContext, **item: Any) -> TaskResult:
-        """Start a task. The model reads `START_TASK`."""
+        """Start a task. The model reads `JobTexts.start_task`."""
         try:
             return started_result(await self._tasks.submit(item, tool_context))
         except self._tasks.quoted as failure:

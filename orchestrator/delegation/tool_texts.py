@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..deep_agent import DelegationTexts
 from ..scripts.texts import VOCABULARY
 
@@ -17,8 +19,11 @@ _OPTIONS = """\
     timeout_seconds: How long it may take; leave it out for the agent's own limit.
     verify: A shell command that has to succeed in the sub-agent's sandbox, such as its tests. While
         it fails, the sub-agent gets its output and corrects its work.
-    inherit: "conversation" begins it with all of this conversation, paid for again, as a copy of
-        you unless you name a subagent_type; leave it out for work that can be told."""
+    inherit: "conversation" begins it with all of this conversation, whose tokens are paid for
+        again{copy}; leave it out for work that can be told."""
+
+_COPY = ", as a copy of you unless you name a subagent_type"
+"""What an agent reads that its definition describes: a program's cannot be made again."""
 
 _TASK = f"""\
 Delegate one self-contained task to a sub-agent and wait for its result.
@@ -52,7 +57,7 @@ LONGEST_WAIT_SECONDS = 600.0
 """How long one `wait_tasks` call may last: the agent can ask again, and sees its other tasks
 meanwhile."""
 
-START_TASK = f"""\
+_START_TASK = f"""\
 Start a task as `task` does, without waiting for it.
 
 Args:
@@ -122,17 +127,33 @@ Args:
 {_OPTIONS}"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobTexts(DelegationTexts):
+    """What a model reads about the tools whose tasks are jobs."""
+
+    start_task: str
+
+
 def _agent_tool(agent: str, description: str) -> str:
-    return _AGENT_TOOL.format(workspace="the workspace", agent=agent, description=description)
+    return _AGENT_TOOL.format(
+        workspace="the workspace", agent=agent, description=description, copy=""
+    )
 
 
-OF_PROGRAM = DelegationTexts(_TASK.format(workspace="the workspace", note=""), _TASKS, _agent_tool)
-OF_JOB = DelegationTexts(
-    _TASK.format(
+OF_PROGRAM = JobTexts(
+    task=_TASK.format(workspace="the workspace", note="", copy=""),
+    tasks=_TASKS,
+    agent_tool=_agent_tool,
+    start_task=_START_TASK.format(copy=""),
+)
+OF_JOB = JobTexts(
+    task=_TASK.format(
         workspace="your workspace",
         note=" Processes that you left running end when you delegate.",
+        copy=_COPY,
     ),
-    _TASKS,
-    _agent_tool,
+    tasks=_TASKS,
+    agent_tool=_agent_tool,
+    start_task=_START_TASK.format(copy=_COPY),
 )
 """Differs from a program's because a job's sandbox is closed while the job waits."""

@@ -39,6 +39,7 @@ ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
         3: frozenset(
             {
                 "caller_policy",
+                "inherit",
                 "limits.max_calls",
                 "limits.max_wait_seconds",
                 "script",

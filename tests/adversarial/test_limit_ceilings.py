@@ -15,6 +15,7 @@ from fanout.orchestrator.jobs.ceilings import Ceilings, no_more_than
 from fanout.orchestrator.jobs.failures import LimitExceeded
 from fanout.orchestrator.jobs.spec import GIB, JobSpec, Limits
 from fanout.workers.agent.delegation.child_jobs import ChildJobs
+from fanout.workers.agent.delegation.inherited import CallersConversation
 from fanout.workers.agent.services import JobServices
 from tests.builders import make_spec
 
@@ -150,7 +151,8 @@ def child_limits(parent: dict[str, Any], helper: dict[str, Any], **task: Any) ->
     jobs = ChildJobs(
         shared, spec, lead, sandbox=nothing, lease=nothing, ends_at=math.inf, used=ModelUsage
     )
-    child = jobs.child("call", 0, {"description": "do it", "subagent_type": "helper", **task})
+    item = {"description": "do it", "subagent_type": "helper", **task}
+    child = jobs.child("call", 0, item, CallersConversation("lead", [], "call"))
     assert isinstance(child, JobSpec), child
     return child.limits
 

@@ -26,7 +26,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from ...valid_text import not_utf_8
 from ..adk_internals import LlmCapabilities
 from ..failures import ScriptFailed
 from ..messages import above_summary, summed_up_replies
+from ..prompts import FORKED_BEGINS
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies without `usage`."""
@@ -255,8 +256,8 @@ class ScriptedModel(BaseLlm):
         script = self.script
         if isinstance(script, Path):
             script = await asyncio.to_thread(Script.load, script)
-        task = _task(llm_request)
-        contents = llm_request.contents
+        contents = _own(llm_request.contents)
+        task = _task(contents)
         turn = sum(content.role == "model" or summed_up_replies(content) for content in contents)
         system = str(llm_request.config.system_instruction or "")
         index, groups = self._conversation(script, task, system)
@@ -305,12 +306,22 @@ def _same_name(agent: str) -> str:
     return agent.replace("-", "_").lower()
 
 
-def _task(request: LlmRequest) -> str:
+def _own(contents: Sequence[types.Content]) -> Sequence[types.Content]:
+    """Return the messages of the agent itself, from the task that followed another's messages."""
+    begins = [
+        index
+        for index, content in enumerate(contents)
+        if any((part.text or "").startswith(FORKED_BEGINS) for part in content.parts or [])
+    ]
+    return contents[begins[-1] :] if begins else contents
+
+
+def _task(contents: Sequence[types.Content]) -> str:
     """Return the user's first message, without a summary below it."""
-    for content in request.contents:
+    for content in contents:
         texts = [part.text for part in above_summary(content) if part.text]
         if content.role == "user" and texts:
-            return "\n".join(texts)
+            return "\n".join(texts).removeprefix(FORKED_BEGINS)
     return ""
 
 
