@@ -242,6 +242,7 @@ phase("end")
     await bench.run(bench.arrived.get_nowait())
     ids = (await bench.tree_ids(spec.id))[1:]
     await bench.run(ids[1])
+    await bench.run(spec.id)
 
     result = await until_ended(bench, spec.id)
 

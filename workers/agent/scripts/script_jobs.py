@@ -117,9 +117,10 @@ class ScriptJobs:
             LedgerUnavailable: Redis does not answer.
         """
         ready = [one for one in calls if not (one.refusal or one.is_kept or one.is_settled)]
-        async with asyncio.TaskGroup() as group:
-            for one in ready:
-                group.create_task(self._begin(one))
+        begun = await asyncio.gather(*map(self._begin, ready), return_exceptions=True)
+        for failure in begun:
+            if failure is not None:
+                raise failure
 
     async def _begin(self, one: JobCall) -> None:
         async with self._connections:
