@@ -1,4 +1,4 @@
-"""`fanout run --script` and `fanout script`: the bundled scripts on bundled projects, without a key."""
+"""`fanout run --script` and `fanout script`: bundled scripts on bundled projects, without a key."""
 
 from __future__ import annotations
 
