@@ -27,6 +27,8 @@ from ..services import JobServices
 
 STARTS_AT_ONCE = 16
 """The connections to Redis that one script may use at once."""
+REFUSED = "refused"
+"""The state of a call whose jobs were never started."""
 JUDGE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"best": {"type": "integer", "minimum": 1}, "why": {"type": "string"}},
@@ -167,6 +169,15 @@ class ScriptJobs:
                 raise InvalidJob(str(error)) from None
         await self._jobs.submit(child, self._bounds)
 
+    async def missing(self, calls: Sequence[JobCall]) -> list[JobCall]:
+        """Return those of an earlier attempt's calls whose jobs it has not started.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        states = await self._services.ledger.states([one.ids[-1] for one in calls])
+        return [one for one, state in zip(calls, states, strict=True) if state is None]
+
     async def look(self, calls: Sequence[JobCall]) -> None:
         """Learn which of the jobs of these calls have ended.
 
@@ -191,7 +202,7 @@ class ScriptJobs:
             LedgerUnavailable: Redis does not answer.
         """
         if one.refusal:
-            return Result("", False, "refused", error=one.refusal, label=one.call.label)
+            return Result(one.ids[0], False, REFUSED, error=one.refusal, label=one.call.label)
         if one.call.kind == BEST_OF:
             return await self._best(one)
         if one.ids[0] not in one.ended:
