@@ -455,7 +455,9 @@ def script_phase(phase: PhaseProgress) -> str:
         "waiting": phase.waiting,
     }
     shown = [f"{number:,} {name}" for name, number in counts.items() if number or name == "asked"]
-    return f"{one_line(phase.name, PHASE_CHARACTERS) or 'Before the first phase'}: {', '.join(shown)}"
+    return (
+        f"{one_line(phase.name, PHASE_CHARACTERS) or 'Before the first phase'}: {', '.join(shown)}"
+    )
 
 
 def script_waits(progress: ScriptProgress) -> str:

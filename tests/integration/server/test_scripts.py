@@ -86,6 +86,10 @@ async def test_a_script_that_cannot_run_is_refused_with_its_lines(
         assert (await refusal())[0] == 422
         status, detail = await refusal(script='await agent("a")', model="gemini-9-ultra")
         assert status == 403, detail
+        for source in ('await run("ls")', 'await agent("greet Ann", verify="ls")'):
+            begun = await ann.post("/v1/runs", json={"script": source})
+            result = (await ended(ann, begun.json()["id"]))["result"]
+            assert "This caller may not choose the command" in result["error"]["message"]
     async with server.client(await make_key(place, "eve", "read")) as eve:
         assert (await eve.post("/v1/runs", json={"script": '"x"'})).status_code == 403
 

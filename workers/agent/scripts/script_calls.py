@@ -101,6 +101,7 @@ class ScriptCalls(Answers):
 
     async def made(self, call: Call) -> None:
         """See `Answers.made`."""
+        self._jobs.check(call)
         if call.job_count:
             self._add_jobs(call)
             return
@@ -141,6 +142,7 @@ class ScriptCalls(Answers):
     async def at_once(self, call: Call) -> Any:
         """See `Answers.at_once`."""
         if call.function == "start":
+            self._jobs.check(call)
             one = self._add_jobs(call)
             return Handle(one.ids[0], call.label)
         if call.function == "log":

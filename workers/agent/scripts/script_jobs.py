@@ -10,7 +10,9 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.delegation.calls import job_id_of_call
+from fanout.orchestrator.delegation.submission_check import check_script_command
 from fanout.orchestrator.jobs.failures import (
+    ChoiceRefused,
     InvalidJob,
     LimitReached,
     UnknownJob,
@@ -19,7 +21,7 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import TERMINAL_STATES
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
-from fanout.orchestrator.scripts.calls import BEST_OF, Call
+from fanout.orchestrator.scripts.calls import BEST_OF, BadCall, Call
 from fanout.orchestrator.scripts.values import Result
 
 from ..delegation.child_jobs import ChildJobs
@@ -96,6 +98,23 @@ class ScriptJobs:
         )
         """What binds the calls of a conversation does not bind a script, which has `max_calls`;
         judges and reworks are further children."""
+
+    def check(self, call: Call) -> None:
+        """Refuse a command that the caller of the script may not choose.
+
+        Raises:
+            BadCall: The text says what may be chosen.
+        """
+        arguments, definitions = call.arguments, self._services.definitions
+        agent = str(arguments.get("agent", self._spec.agent))
+        if agent not in definitions:
+            return  # the call is refused
+        try:
+            for name, argument in (("verify", "verify"), ("run", "command")):
+                command = arguments.get(argument)
+                check_script_command(self._spec, definitions[agent], name, command)
+        except ChoiceRefused as error:
+            raise BadCall(f"{call.function}(): {error}") from None
 
     def job_call(self, call: Call, start: StartFiles, phase: str) -> JobCall:
         """Return the jobs that a call becomes; the same ones in each attempt."""
