@@ -95,9 +95,9 @@ def script_result(found: TaskResult) -> TaskResult:
         return {**result, "value": found["output"]}
     return {
         **result,
-        "value": text[:MAX_VALUE_CHARACTERS],
         "truncated": f"The value has {len(text):,} characters, of which you see the beginning: let "
-        "the script return less, or write a file.",
+        "the script return less, or have its agents write files.",
+        "value": text[:MAX_VALUE_CHARACTERS],
     }
 
 

@@ -89,6 +89,11 @@ class Continuations:
         if await self._ledger.get_many([spec.id]):
             return spec  # it was submitted before, and the ledger keeps that specification
         earlier = await self._ledger.specification(spec.continues)
+        if earlier.script is not None and spec.script is None:
+            raise InvalidJob(
+                f"Job {earlier.id} ran a script, which has no conversation: continue it with a "
+                "script (--script)."
+            )
         try:
             point = await (self._at(earlier.id, spec.at) if spec.at else self._end(earlier.id))
             return spec.model_copy(update=await self._taken_over(spec, earlier, point))
@@ -136,7 +141,8 @@ class Continuations:
         values["interrupt_on"] = merge_policies(
             spec.interrupt_on, self._policy(earlier, values.get("agent", spec.agent))
         )
-        values["conversation"] = await self._conversation(earlier, point)
+        if spec.script is None:
+            values["conversation"] = await self._conversation(earlier, point)
         if not {"snapshot", "layers"} & given:
             values |= (await self._files(earlier, point)).update()
         return values

@@ -188,19 +188,43 @@ def _check_model(spec: JobSpec, policy: CallerPolicy, definitions: AgentDefiniti
             )
 
 
+def check_script_command(
+    spec: JobSpec, definition: AgentDefinition, name: str, command: str | None
+) -> None:
+    """Refuse a command in a script that the script's caller may not choose for a job.
+
+    A script that an agent has written is not bound: nor are the commands in the agent's tasks.
+
+    Args:
+        spec: The script's job.
+        definition: The definition of the agent that the call names, or of the job's own.
+        name: The function or the argument that has the command: `run` or `verify`.
+        command: The command.
+
+    Raises:
+        ChoiceRefused: It may not.
+    """
+    policy = spec.caller_policy
+    if policy is None or policy.anything or spec.parent_id is not None:
+        return
+    _check_command(name, command or None, definition.verify, policy)
+
+
 def _check_verify(spec: JobSpec, policy: CallerPolicy, definition: AgentDefinition) -> None:
-    listed = policy.verify or ()
     for name in ("verify", "verify_merges"):
-        command = getattr(spec, name)
-        permitted = {getattr(definition, name), *listed, None}
-        if command not in permitted and ANY not in listed:
-            raise ChoiceRefused(
-                f"This caller may not choose the command in {name}, only "
-                f"{_listed(listed, DEFINITIONS_SAY)}: leave {name} out (null, where a continuation "
-                "has it from the earlier job), or have an operator permit it "
-                "(FANOUT_API__CALLERS__VERIFY, or a new key with "
-                "`fanout keys create --may-choose-verify`)."
-            )
+        _check_command(name, getattr(spec, name), getattr(definition, name), policy)
+
+
+def _check_command(name: str, command: str | None, own: str | None, policy: CallerPolicy) -> None:
+    listed = policy.verify or ()
+    if command not in {own, *listed, None} and ANY not in listed:
+        raise ChoiceRefused(
+            f"This caller may not choose the command in {name}, only "
+            f"{_listed(listed, DEFINITIONS_SAY)}: leave {name} out (null, where a continuation "
+            "has it from the earlier job), or have an operator permit it "
+            "(FANOUT_API__CALLERS__VERIFY, or a new key with "
+            "`fanout keys create --may-choose-verify`)."
+        )
 
 
 def _check_limits(spec: JobSpec, policy: CallerPolicy, own: Limits) -> None:

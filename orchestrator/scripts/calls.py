@@ -119,7 +119,8 @@ class Call:
     @property
     def label(self) -> str:
         """What people read of it: its label, or how its task begins."""
-        text = str(self.arguments.get("label") or next(iter(self.arguments.values()), ""))
+        given = self.arguments
+        text = str(given.get("label") or given.get("task") or next(iter(given.values()), ""))
         return " ".join(text.split())[:60]
 
 

@@ -53,6 +53,8 @@ class ScriptEnd(_Shown):
     cancelled: int = 0
     """Calls that nobody waited for at the end."""
     never_run: int = 0
+    kept: int = 0
+    """Of those that were answered: by the run that this one continues."""
     reasons: tuple[str, ...] = ()
     """Why calls were not run."""
 
@@ -176,7 +178,7 @@ def _objects(listed: Any) -> list[dict[str, Any]]:
 def _end(data: Mapping[str, Any]) -> ScriptEnd:
     counts = {
         name: int(value)
-        for name in ("asked", "answered", "failed", "cancelled", "never_run")
+        for name in ("asked", "answered", "failed", "cancelled", "never_run", "kept")
         if isinstance(value := data.get(name), int)
     }
     reasons = data.get("reasons")

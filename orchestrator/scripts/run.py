@@ -117,13 +117,11 @@ async def run_script(
                 if go_on is None:
                     return Waits()
                 state = await interpreter.ask(go_on)
-            return Ended(output_of(state.output))
+            return Ended(_value(state.output))
     except monty.MontyTypingError as error:
         raise InvalidScript(_without_color(error.display())) from None
     except monty.MontyError as error:
         raise _as_error(error) from None
-    except TypeError as error:
-        raise ScriptError(f"The script's value cannot be its result: {error}.") from None
     finally:
         lines.end()
 
@@ -133,6 +131,13 @@ def _load() -> ModuleType:
     import pydantic_monty  # noqa: PLC0415 - see above
 
     return pydantic_monty
+
+
+def _value(output: Any) -> Any:
+    try:
+        return output_of(output)
+    except TypeError as error:
+        raise ScriptError(f"the script's value cannot be its result: {error}") from None
 
 
 class _Lines:
@@ -185,7 +190,9 @@ class _Run:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._names = CallNames()
-        self._pending: dict[int, Call] = {}
+        self._pending: dict[str, Call] = {}
+        self._numbers: dict[str, int] = {}
+        """Key of a pending call -> its number in the interpreter."""
 
     async def step(self, state: Any) -> GoOn | None:
         """Go on from what the interpreter has stopped for; None if the script has to wait."""
@@ -214,19 +221,21 @@ class _Run:
             await self._answers.made(call)
         except BadCall as error:
             return partial(state.resume, {"exc_type": "TypeError", "message": str(error)})
-        self._pending[state.call_id] = call
+        self._pending[call.key] = call
+        self._numbers[call.key] = state.call_id
         return partial(state.resume, {"future": ...})
 
     async def _settled(self, state: Any) -> GoOn | None:
         """Go on with the next result; None if there is none yet."""
-        numbers = {self._pending[one].key: one for one in sorted(state.pending_call_ids)}
-        waiting = {key: self._pending[one] for key, one in numbers.items()}
-        settled = await self._answers.next(waiting)
+        if len(state.pending_call_ids) < len(self._pending):  # nothing refers to the others now
+            living = set(state.pending_call_ids)
+            for key in [one for one, number in self._numbers.items() if number not in living]:
+                del self._pending[key], self._numbers[key]
+        settled = await self._answers.next(self._pending)
         if settled is None:
             return None
-        number = numbers[settled.call.key]
-        del self._pending[number]
-        return partial(state.resume, {number: _settling(settled)})
+        del self._pending[settled.call.key]
+        return partial(state.resume, {self._numbers.pop(settled.call.key): _settling(settled)})
 
 
 def _settling(settled: Settled) -> Any:

@@ -73,6 +73,7 @@ def test_a_start_imports_no_extra_and_nothing_that_it_does_not_use(module: str) 
     imported = done.stdout.splitlines()
     assert NOT_IMPORTED.get(module, set()) & set(imported) == set()
     assert [name for name in imported if name.startswith(EXTRAS)] == []
+    assert "pydantic_monty" not in imported, "only who runs a script loads its interpreter"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,13 @@ class Lab:
         }
 
     def make(self) -> None:
-        write_script(self.folder, conversation("^Take", shell("sleep 60")), conversation("", *WORK))
+        write_script(
+            self.folder,
+            conversation("^Take", shell("sleep 60")),
+            conversation(r"^Review \S+\.$", says('{"findings": ["It has no tests."]}')),
+            conversation("^Is this so", says('{"is_real": true}')),
+            conversation("", *WORK),
+        )
         (self.folder / "run_python.py").write_text(RUNNER)
         for name, text in FILES.items():
             path = self.folder / "repository" / name

@@ -23,6 +23,8 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.scripts.progress import ScriptReader
 from fanout.orchestrator.shortening import count
 from tests.builders import make_spec
 
@@ -314,3 +316,38 @@ def test_what_a_narrower_terminal_wraps_is_erased_before_the_next_picture(
     console.width = 120
     picture.render()
     assert ("\x1b[2J" in screen.getvalue()) is cleared
+
+
+def test_a_script_has_lines_for_its_newest_phases_and_what_it_waits_for():
+    script = ScriptReader()
+    for number in range(6):
+        phase(script, f"Round {number}", *(f"task {number}.{one}" for one in range(5)))
+    records = [root(), *(record(f"{number:026}", "running") for number in range(50))]
+
+    lines = seen(Board(records, scripts={ROOT: script}))
+
+    assert len(lines) <= LINES - 1
+    assert lines[1:5] == [f"Round {number}: 5 asked, 5 waiting" for number in (2, 3, 4, 5)]
+    assert lines[5] == "  waits for task 0.0, task 0.1, task 0.2 and 27 more"
+
+
+def test_a_call_that_two_attempts_have_written_is_counted_once():
+    script = ScriptReader()
+    phase(script, "Review", "a", "b")
+    calls = [{"key": "a", "function": "agent", "label": "a"}]
+    script.add(entry(EventType.SCRIPT_CALL, calls=calls))
+    for key, is_ok in (("a", True), ("a", True), ("b", False)):
+        script.add(entry(EventType.SCRIPT_RESULT, key=key, ok=is_ok))
+
+    (shown_phase,) = script.progress().phases
+    assert formatting.script_phase(shown_phase) == "Review: 2 asked, 1 answered, 1 failed"
+
+
+def phase(script: ScriptReader, name: str, *labels: str) -> None:
+    calls = [{"key": label, "function": "agent", "label": label} for label in labels]
+    script.add(entry(EventType.SCRIPT_PHASE, name=name))
+    script.add(entry(EventType.SCRIPT_CALL, calls=calls))
+
+
+def entry(kind: EventType, **data: Any) -> JournalEvent:
+    return JournalEvent(id="1-0", at=0, job_id=ROOT, attempt=1, type=kind, data=data)

@@ -144,7 +144,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         for job_id, script in scripts.items():
             output.payload(f"\nScript {formatting.short_id(job_id)}")
             for line in formatting.script_lines(script.progress(), MAX_PHASES):
-                output.payload(f"  {output.one_line(line)}")
+                output.payload(f"  {line}")
         output.notice(f"Total: {formatting.used(budget.used)}")
         for line in formatting.budget_lines(budget):
             output.notice(line)

@@ -456,7 +456,7 @@ def _format_script_end(data: dict[str, Any]) -> str:
     names = {"asked": "asked for", "never_run": "never run"}
     counts = [
         f"{data[name]} {names.get(name, name)}"
-        for name in ("asked", "answered", "failed", "cancelled", "never_run")
+        for name in ("asked", "answered", "kept", "failed", "cancelled", "never_run")
         if data.get(name)
     ]
     return "; ".join([", ".join(counts), *map(str, data.get("reasons") or ())])

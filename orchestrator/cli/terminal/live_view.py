@@ -125,7 +125,7 @@ class Board:
         hidden = [record for record in self.records if record.id not in shown_ids]
         lines = [
             Text(formatting.count_states(self.records), style="bold"),
-            *(Text(output.one_line(text)) for text in scripts),
+            *map(Text, scripts),
             *self._rows(chosen, width),
             *_groups(hidden),
             *(Text(output.one_line(text), style=STYLES["waiting"]) for text in asking),

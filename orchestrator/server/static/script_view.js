@@ -57,7 +57,7 @@ function phases({ phases: listed }) {
 
 function count(name, value) {
   const isFault = name === "failed" && value > 0;
-  return h("td", { class: isFault ? "is-failed" : "" }, value || name === "asked" ? number(value) : "–");
+  return h("td", { class: isFault ? "is-failed" : "" }, value || name === "asked" ? number(value) : "-");
 }
 
 function waits({ waits_for: labels, waits_for_count: total }) {
@@ -71,6 +71,7 @@ function end({ end: counts }) {
   const parts = [
     `${plural(counts.asked, "call")} asked for`,
     `${number(counts.answered)} answered`,
+    counts.kept && `${number(counts.kept)} of them by an earlier run`,
     counts.failed && `${number(counts.failed)} failed`,
     counts.cancelled && `${number(counts.cancelled)} cancelled`,
     counts.never_run && `${number(counts.never_run)} never run`,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from a2a.types import GetTaskRequest, StreamResponse, TaskState
+from a2a.utils.errors import InvalidParamsError
 
 from tests.integration.a2a.conftest import Server, events, message
 
@@ -42,3 +43,20 @@ async def test_a_message_becomes_a_job_whose_steps_and_artifacts_are_streamed(
     told = {part.metadata.fields["adk_type"].string_value for one in steps for part in one.parts}
     assert told >= {"function_call", "function_response"}
     assert [one.message_id for one in task.history[1:]] == [one.message_id for one in steps]
+
+
+async def test_a_script_in_the_metadata_of_a_message_is_the_task(server: Server) -> None:
+    source = """async def main():
+    return [(await agent(f"write {name}")).ok for name in inputs["names"]]
+"""
+    metadata = {"fanout.script": source, "fanout.inputs": {"names": ["a"]}}
+    async with server.client() as client:
+        asked = message("Write the notes.", metadata=metadata)
+        seen = await events(client.send_message(asked))
+        task = await client.get_task(GetTaskRequest(id=seen[0].task.id))
+        wrong = message("x", metadata={"fanout.script": "await agnt()"})
+        with pytest.raises(InvalidParamsError, match="line 1"):
+            await events(client.send_message(wrong))
+
+    assert states(seen)[-1] == "COMPLETED"
+    assert "true" in str([one for one in task.artifacts if one.artifact_id == "answer"]).lower()

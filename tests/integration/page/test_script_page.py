@@ -78,7 +78,7 @@ def test_a_run_of_a_script_shows_its_phases_what_it_waits_for_and_its_value(site
     visited = site.visit()
     page = visited.open(f"?run={run_id}", ".script-phases")
 
-    assert rows(page) == [["Review", "2", "1", "1", "–"], [HOSTILE, "2", "–", "–", "2"]]
+    assert rows(page) == [["Review", "2", "1", "1", "-"], [HOSTILE, "2", "-", "-", "2"]]
     expect(page.locator(".script-waits")).to_have_text("Waits for prices.py:11, prices.py:6")
     expect(page.locator(".script-log")).to_have_text("2 files to review")
     assert find_problems(page) == []
@@ -108,7 +108,7 @@ def test_a_script_is_readable_on_a_phone_and_in_the_view_of_its_job(site: Site):
     shoot(page, "script-phone")
 
     page = visited.open(f"?job={claim.spec.id}", ".script-phases")
-    assert rows(page)[0] == ["Review", "2", "1", "1", "–"]
+    assert rows(page)[0] == ["Review", "2", "1", "1", "-"]
     visited.check()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState
@@ -19,6 +22,7 @@ from tests.integration.scripts import DONE, conversation, says, shell
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
 SCRIPT = (
+    conversation("^Choose the best", says('{"best": 2}')),
     conversation("^review", says("## Summary\nIt is fine.")),
     conversation("^write (?P<name>\\w+)", shell("echo made > made.txt"), DONE),
     conversation("^append", shell("cat made.txt > seen.txt; echo more >> made.txt"), DONE),
@@ -242,6 +246,7 @@ phase("end")
     await bench.run(bench.arrived.get_nowait())
     ids = (await bench.tree_ids(spec.id))[1:]
     await bench.run(ids[1])
+    await bench.run(spec.id)
 
     result = await until_ended(bench, spec.id)
 
@@ -256,3 +261,62 @@ async def test_a_script_is_refused_where_a_person_approves_tasks(bench: Bench) -
     result = await bench.ended(spec.id)
     assert result.error is not None
     assert "approves each task" in result.error.message
+
+
+async def test_an_edited_script_runs_only_what_was_edited(bench: Bench) -> None:
+    source = """
+phase("write")
+await agent("write it")
+phase("review")
+found = await agent("review {what}")
+[found.summary, await files()]
+"""
+    first = await run(bench, source.replace("{what}", "this"))
+    assert first.output == ["It is fine.", ["made.txt"]]
+
+    edited = await run(
+        bench,
+        source.replace("{what}", "that"),
+        continues=first.job_id,
+        **await files_of(bench, first),
+    )
+
+    assert edited.error is None
+    assert edited.output == first.output
+    (review,) = (await bench.tree_ids(edited.job_id))[1:]
+    assert (await bench.ledger.get(review)).description == "review that"
+    (ended,) = await entries(bench, edited.job_id, EventType.SCRIPT_ENDED)
+    assert (ended.data["asked"], ended.data["kept"]) == (2, 1)
+
+
+async def files_of(bench: Bench, result: JobResult) -> dict[str, Any]:
+    """What a continuation of a job starts from, as a client completes it."""
+    agents = await asyncio.to_thread(load_agent_definitions)
+    continuations = Continuations(bench.ledger, bench.journal, bench.blobs, agents)
+    spec = make_spec("continued", script="0" * 64, continues=result.job_id)
+    completed = await continuations.completed(spec)
+    assert completed.conversation is None
+    return dict(completed.start.update())
+
+
+async def test_a_judge_chooses_among_those_that_passed(bench: Bench) -> None:
+    result = await run(bench, '(await best_of(2, "review it", judge="the longest")).ok')
+
+    assert result.output is True
+    descriptions = [
+        (await bench.ledger.get(one)).description for one in await bench.tree_ids(result.job_id)
+    ]
+    assert sum("the longest" in one for one in descriptions) == 1
+
+
+async def test_a_thousand_calls_wait_without_a_process(bench: Bench) -> None:
+    """Those that have arrived are settled at each wake-up, and the others stay where they are."""
+    source = """
+import asyncio
+async def main():
+    return len(await asyncio.gather(*[agent(f"review {n}") for n in range(60)]))
+"""
+    result = await run(bench, source)
+    assert result.output == 60
+    states = await bench.states(result.job_id)
+    assert states.count("running") < 20

@@ -1,8 +1,8 @@
 """The tasks of a job's agent, each a job below it: what its tools do, over the ledger.
 
 The results of `task`, `tasks`, `run_script` and `wait_tasks` are deferred: `Children` submits the
-tasks of the first three when the run has ended, and the job is parked, so that a wait holds no slot. A task of
-`start_task` is submitted at once, fenced by the attempt's lease.
+tasks of the first three when the run has ended, and the job is parked, so that a wait holds no
+slot. A task of `start_task` is submitted at once, fenced by the attempt's lease.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fanout.orchestrator.approvals import DECISIONS, Decision, fingerprint
@@ -20,7 +21,7 @@ from ..delegation.children import AwaitedTasks
 from ..delegation.collector import Collector
 from ..history import History
 from .script_files import FileCalls
-from .script_jobs import JobCall, ScriptJobs
+from .script_jobs import REFUSED, JobCall, ScriptJobs
 from .script_journal import ScriptJournal, read_result
 
 SOON_CHILDREN = 32
@@ -76,12 +77,20 @@ class ScriptCalls(Answers):
         self._kept_landed = kept_landed
         self.calls: dict[str, JobCall] = {}
         """The calls that become jobs, by key, in the order in which they were made."""
+        self._by_job: dict[str, JobCall] = {}
         self._new: list[JobCall] = []
-        """Those that are not known to be started."""
+        """Those that are to be started."""
+        self._earlier: list[JobCall] = []
+        """Those that an earlier attempt has made, until it is known whether it has started them."""
         self._asks: dict[str, Call] = {}
         self._lands: dict[str, Call] = {}
+        self._firsts: dict[str, Call] = {}
+        self._own: dict[str, Call] = {}
+        """Calls that this job does itself, and has not begun."""
+        self._ready: list[JobCall] = []
+        """Calls whose jobs have ended, last one first."""
         self._working: dict[str, asyncio.Task[Settled]] = {}
-        """Calls that this job does itself."""
+        """Those that it has begun."""
         self._phase, self._start = "", spec.start
         self._of_phase: list[JobCall] = []
         self.printed: list[str] = []
@@ -92,24 +101,37 @@ class ScriptCalls(Answers):
 
     async def made(self, call: Call) -> None:
         """See `Answers.made`."""
-        one = self._add_jobs(call) if call.job_count else None
-        self._journal.call(call, one.ids if one else (), self._phase)
-        if one is not None:
-            self._new.append(one)
-        elif call.function == "ask":
+        self._jobs.check(call)
+        if call.job_count:
+            self._add_jobs(call)
+            return
+        self._journal.call(call, (), self._phase)
+        if call.function == "ask":
             self._asks[call.key] = call
         elif call.function == "land":
             self._check_land(call)
             self._lands[call.key] = call
-        elif call.function != "first":
+        elif call.function == "first":
+            self._check_first(call)
+            self._firsts[call.key] = call
+        else:
             self._files.check(call)
+            self._own[call.key] = call
 
     def _add_jobs(self, call: Call) -> JobCall:
         one = self._jobs.job_call(call, self._start, self._phase)
         one.is_kept = call.key in self._kept
         self.calls[call.key] = one
+        self._by_job |= dict.fromkeys(one.ids, one)
         self._of_phase.append(one)
+        is_new = self._journal.call(call, one.ids, self._phase)
+        (self._new if is_new else self._earlier).append(one)
         return one
+
+    def _check_first(self, call: Call) -> None:
+        settled = {one.ids[0] for one in self.calls.values() if one.is_settled}
+        if all(handle.id in settled for handle in call.arguments["handles"]):
+            raise BadCall("first(): all these handles have been awaited: leave them out.")
 
     def _check_land(self, call: Call) -> None:
         known = {job_id for one in self.calls.values() for job_id in (*one.ids, one.winner)}
@@ -120,9 +142,8 @@ class ScriptCalls(Answers):
     async def at_once(self, call: Call) -> Any:
         """See `Answers.at_once`."""
         if call.function == "start":
+            self._jobs.check(call)
             one = self._add_jobs(call)
-            self._journal.call(call, one.ids, self._phase)
-            self._new.append(one)
             return Handle(one.ids[0], call.label)
         if call.function == "log":
             self.printed += str(call.arguments["text"]).splitlines()
@@ -189,96 +210,92 @@ class ScriptCalls(Answers):
         return settled
 
     def _note_settled(self, settled: Settled) -> None:
+        """Note that a call that became jobs has its result."""
+        result = settled.value
+        if not isinstance(result, Result):
+            return
         one = self.calls.get(settled.call.key)
-        if one is not None:
-            one.is_settled = True
-            one.was_ok = not settled.error and getattr(settled.value, "ok", False)
-            one.winner = getattr(settled.value, "id", "") or one.winner
-            if getattr(settled.value, "state", "") == "refused":
-                one.refusal = one.refusal or str(getattr(settled.value, "error", "refused"))
-            if settled.error and isinstance(settled.value, Result):
-                one.was_ok = False
-        elif settled.call.function == "first" and isinstance(settled.value, Result):
-            for started in self.calls.values():
-                if started.ids[0] == settled.value.id:
-                    started.is_settled, started.was_ok = True, settled.value.ok
-                    started.winner = settled.value.id
+        if one is None:  # `first`, of a call that was started
+            one = self._by_job[result.id]
+        one.is_settled, one.was_ok = True, result.ok
+        one.winner = str(self._kept[one.call.key]["job"]) if one.is_kept else result.id
+        if result.state == REFUSED:
+            one.refusal = result.error
 
     def _notes(self, settled: Settled) -> dict[str, Any]:
-        one = self.calls.get(settled.call.key)
-        if one is None:
+        """Return what its entry has besides: whose result it is, and whether it is an old one."""
+        if not isinstance(settled.value, Result):
             return {}
-        return {"kept": True} if one.is_kept else {}
+        one = self.calls.get(settled.call.key) or self._by_job[settled.value.id]
+        return {"job": one.winner, **({"kept": True} if one.is_kept else {})}
 
     async def _write(self) -> None:
         """Write what the script has done since, and begin the calls that it has made."""
         await self._journal.log(self.printed)
         await self._journal.flush()
-        new, self._new = [one for one in self._new if not one.is_settled], []
+        earlier, self._earlier = [one for one in self._earlier if one.awaited], []
+        missing = await self._jobs.missing(earlier) if earlier else []
+        new, self._new = [*missing, *self._new], []
         await self._jobs.begin(new)
 
     async def _next_live(self, pending: Mapping[str, Call]) -> Settled | None:
-        for key, call in pending.items():
-            if key not in self._working and call.function in self._files.functions:
-                self._working[key] = asyncio.create_task(self._files.answer(call))
+        for key in [one for one in self._own if one in pending]:
+            self._working[key] = asyncio.create_task(self._files.answer(self._own.pop(key)))
         while True:
             settled = await self._arrived(pending)
-            working = [self._working[key] for key in pending if key in self._working]
+            working = [task for key, task in self._working.items() if key in pending]
             if settled is not None or not working:
                 return settled
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
 
     async def _arrived(self, pending: Mapping[str, Call]) -> Settled | None:
         """Return a result that has arrived; None if there is none."""
-        for key, call in pending.items():
-            if key in self._working and self._working[key].done():
-                settled = self._working.pop(key).result()
-                if call.function == "run":
-                    await self._checkpoint()
-                return settled
-            if key in self._asks and (answered := self._answered(call)) is not None:
+        for key in [one for one, task in self._working.items() if task.done() and one in pending]:
+            settled = self._working.pop(key).result()
+            if settled.call.function == "run":
+                await self._checkpoint()
+            return settled
+        for key, call in self._asks.items():
+            if key in pending and (answered := self._answered(call)) is not None:
                 return answered
-            if key in self._lands:
-                landed = await self._landed(call)
-                if landed is not None:
-                    return landed
-        wanted = [self.calls[key] for key in pending if key in self.calls]
-        firsts = {
-            key: self._started_of(call) for key, call in pending.items() if call.function == "first"
-        }
-        candidates = [*wanted, *(one for started in firsts.values() for one in started)]
-        # What is known to have ended comes first: a wake-up with a thousand results looks once.
-        return await self._job_result(pending, firsts) or await self._looked(
-            candidates, pending, firsts
-        )
+        for key in [one for one in self._lands if one in pending]:
+            if (landed := await self._landed(pending[key])) is not None:
+                return landed
+        return await self._of_ready(pending) or await self._looked(pending)
 
-    async def _looked(
-        self,
-        candidates: Sequence[JobCall],
-        pending: Mapping[str, Call],
-        firsts: Mapping[str, Sequence[JobCall]],
-    ) -> Settled | None:
-        await self._jobs.look([one for one in candidates if one.awaited])
-        return await self._job_result(pending, firsts)
+    async def _looked(self, pending: Mapping[str, Call]) -> Settled | None:
+        """Look which jobs have ended, and return a result of one.
 
-    async def _job_result(
-        self, pending: Mapping[str, Call], firsts: Mapping[str, Sequence[JobCall]]
-    ) -> Settled | None:
-        for key, call in pending.items():
-            asked = [self.calls[key]] if key in self.calls else firsts.get(key, ())
-            for one in asked:
+        A wake-up with a thousand results looks once, and once more when all of them are settled.
+        """
+        await self._jobs.look([one for one in self.calls.values() if one.awaited])
+        open_calls = [one for one in self.calls.values() if not one.is_settled]
+        self._ready = [one for one in open_calls if one.is_kept or one.refusal or one.ended]
+        self._ready.reverse()
+        return await self._of_ready(pending)
+
+    async def _of_ready(self, pending: Mapping[str, Call]) -> Settled | None:
+        while self._ready:
+            one = self._ready.pop()
+            call = pending.get(one.call.key) or self._first_of(one, pending)
+            if call is not None and not one.is_settled:
                 settled = await self._of_jobs(call, one)
                 if settled is not None:
                     return settled
         return None
 
+    def _first_of(self, one: JobCall, pending: Mapping[str, Call]) -> Call | None:
+        """Return the pending call of `first` that waits for a started call, if one does."""
+        for call in self._firsts.values():
+            ids = (handle.id for handle in call.arguments["handles"])
+            if call.key in pending and one.ids[0] in ids:
+                return call
+        return None
+
     async def _of_jobs(self, call: Call, one: JobCall) -> Settled | None:
         if one.is_kept:
             kept = await read_result(self._kept[one.call.key], call, self._blobs)
-            one.winner = getattr(kept.value, "id", "")
-            return kept
-        if not (one.refusal or one.ended):
-            return None
+            return replace(kept, value=replace(kept.value, id=one.ids[0]))
         found = await self._jobs.outcome(one)
         if found is None:
             return None
@@ -287,10 +304,6 @@ class ScriptCalls(Answers):
             why = found.error or found.state
             error = f"{call.label}: {why}" if call.function != "first" else f"{found.label}: {why}"
         return Settled(call, found, error)
-
-    def _started_of(self, call: Call) -> list[JobCall]:
-        ids = {handle.id for handle in call.arguments["handles"]}
-        return [one for one in self.calls.values() if one.ids and one.ids[0] in ids]
 
     # Landing, and questions to people
 
@@ -320,12 +333,12 @@ class ScriptCalls(Answers):
             return Settled(call, options[answer.decision != "approve"])
         return Settled(call, None, f"the question was rejected: {answer.message}", AGENT_FAILED)
 
-    def approvals(self, pending: Sequence[Call], agent: str) -> tuple[Approval, ...]:
-        """Return the questions for which the script waits."""
+    def approvals(self, agent: str) -> tuple[Approval, ...]:
+        """Return the questions for which the script waits, as those of an agent of that name."""
         return tuple(
             _approval(self._spec.id, call, agent)
-            for call in pending
-            if call.key in self._asks and self._answered(call) is None
+            for call in self._asks.values()
+            if self._answered(call) is None
         )
 
     # The end
@@ -341,11 +354,6 @@ class ScriptCalls(Answers):
         delay = 0.0 if soon else min(seconds * WAKE_SHARE, MAX_WAKE_SECONDS)
         started = tuple(dict.fromkeys([*ids, *self._awaited_landing]))
         return AwaitedTasks(started=started, any_seconds=delay)
-
-    @property
-    def asks(self) -> list[Call]:
-        """The questions that the script has asked."""
-        return list(self._asks.values())
 
     async def flush(self) -> None:
         """Write what is still to be written, and begin what was called last.

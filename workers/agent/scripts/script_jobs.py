@@ -10,7 +10,9 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.delegation.calls import job_id_of_call
+from fanout.orchestrator.delegation.submission_check import check_script_command
 from fanout.orchestrator.jobs.failures import (
+    ChoiceRefused,
     InvalidJob,
     LimitReached,
     UnknownJob,
@@ -19,7 +21,7 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import TERMINAL_STATES
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
-from fanout.orchestrator.scripts.calls import BEST_OF, Call
+from fanout.orchestrator.scripts.calls import BEST_OF, BadCall, Call
 from fanout.orchestrator.scripts.values import Result
 
 from ..delegation.child_jobs import ChildJobs
@@ -27,6 +29,8 @@ from ..services import JobServices
 
 STARTS_AT_ONCE = 16
 """The connections to Redis that one script may use at once."""
+REFUSED = "refused"
+"""The state of a call whose jobs were never started."""
 JUDGE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"best": {"type": "integer", "minimum": 1}, "why": {"type": "string"}},
@@ -95,6 +99,23 @@ class ScriptJobs:
         """What binds the calls of a conversation does not bind a script, which has `max_calls`;
         judges and reworks are further children."""
 
+    def check(self, call: Call) -> None:
+        """Refuse a command that the caller of the script may not choose.
+
+        Raises:
+            BadCall: The text says what may be chosen.
+        """
+        arguments, definitions = call.arguments, self._services.definitions
+        agent = str(arguments.get("agent", self._spec.agent))
+        if agent not in definitions:
+            return  # the call is refused
+        try:
+            for name, argument in (("verify", "verify"), ("run", "command")):
+                command = arguments.get(argument)
+                check_script_command(self._spec, definitions[agent], name, command)
+        except ChoiceRefused as error:
+            raise BadCall(f"{call.function}(): {error}") from None
+
     def job_call(self, call: Call, start: StartFiles, phase: str) -> JobCall:
         """Return the jobs that a call becomes; the same ones in each attempt."""
         self._asked += call.job_count
@@ -117,9 +138,10 @@ class ScriptJobs:
             LedgerUnavailable: Redis does not answer.
         """
         ready = [one for one in calls if not (one.refusal or one.is_kept or one.is_settled)]
-        async with asyncio.TaskGroup() as group:
-            for one in ready:
-                group.create_task(self._begin(one))
+        begun = await asyncio.gather(*map(self._begin, ready), return_exceptions=True)
+        for failure in begun:
+            if failure is not None:
+                raise failure
 
     async def _begin(self, one: JobCall) -> None:
         async with self._connections:
@@ -166,6 +188,15 @@ class ScriptJobs:
                 raise InvalidJob(str(error)) from None
         await self._jobs.submit(child, self._bounds)
 
+    async def missing(self, calls: Sequence[JobCall]) -> list[JobCall]:
+        """Return those of an earlier attempt's calls whose jobs it has not started.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        states = await self._services.ledger.states([one.ids[-1] for one in calls])
+        return [one for one, state in zip(calls, states, strict=True) if state is None]
+
     async def look(self, calls: Sequence[JobCall]) -> None:
         """Learn which of the jobs of these calls have ended.
 
@@ -190,7 +221,7 @@ class ScriptJobs:
             LedgerUnavailable: Redis does not answer.
         """
         if one.refusal:
-            return Result("", False, "refused", error=one.refusal, label=one.call.label)
+            return Result(one.ids[0], False, REFUSED, error=one.refusal, label=one.call.label)
         if one.call.kind == BEST_OF:
             return await self._best(one)
         if one.ids[0] not in one.ended:

@@ -228,7 +228,11 @@ def results_of_jobs(entries: Sequence[JournalEvent]) -> dict[str, Mapping[str, A
     """Return the results of the jobs that another script has called, by the calls' keys."""
     kinds = (AGENT, "start", BEST_OF)
     found = (entry.data for entry in entries if entry.type is EventType.SCRIPT_RESULT)
-    return {str(one["key"]): one for one in found if one.get("function") in kinds and one.get("ok")}
+    return {
+        str(one["key"]): one
+        for one in found
+        if one.get("function") in kinds and one.get("ok") and one.get("job")
+    }
 
 
 def _listed(calls: JsonValue) -> list[Mapping[str, Any]]:

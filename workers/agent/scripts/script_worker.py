@@ -136,9 +136,8 @@ class ScriptWorker:
         calls = await self._calls(history)
         try:
             return await self._run(source, calls)
-        except ScriptDiverged:
-            raise
         except (ScriptError, InvalidScript) as error:
+            self._check_replayed()
             await calls.flush()
             await self._end(calls)
             raise ScriptFailed(f"The script failed: {error}") from None
@@ -161,15 +160,23 @@ class ScriptWorker:
         await calls.flush()
         if not isinstance(ended, Ended):
             return self._waits(calls)
-        if not self._steps.is_replayed:
-            raise ScriptDiverged(
-                "The script, run again from its beginning, ended before all that it had done "
-                "before. Start it anew."
-            )
+        self._check_replayed()
         await calls.look()
         if await calls.land_phase():
             return self._waits(calls)
         return await self._answer(ended.value, calls)
+
+    def _check_replayed(self) -> None:
+        """Refuse an end before all that earlier attempts have done.
+
+        Raises:
+            ScriptDiverged: There is more.
+        """
+        if not self._steps.is_replayed:
+            raise ScriptDiverged(
+                "The script, run again from its beginning, ended before all that it had done "
+                "before: nothing was started. Start it anew."
+            )
 
     async def _calls(self, history: History) -> ScriptCalls:
         kept, landed = await self._earlier_script()
@@ -232,11 +239,11 @@ class ScriptWorker:
         return Spent(spent, {name: float(max(value, 0)) for name, value in left.items()})
 
     def _waits(self, calls: ScriptCalls) -> AgentAnswer:
-        seconds = elapsed_clock() - self._began_at
-        return AgentAnswer(
-            approvals=calls.approvals(calls.asks, self._definition.name),
-            tasks=calls.awaited(seconds),
-        )
+        approvals = calls.approvals(self._definition.name)
+        tasks = calls.awaited(elapsed_clock() - self._began_at)
+        if not approvals and not tasks.started:
+            raise ScriptFailed("The script failed: it waits for nothing that could arrive.")
+        return AgentAnswer(approvals=approvals, tasks=tasks)
 
     async def _end(self, calls: ScriptCalls) -> dict[str, JsonValue]:
         """Cancel what nobody waits for, and write the counts of the end; return them."""
@@ -246,6 +253,7 @@ class ScriptWorker:
         never = [one for one in made if one.refusal]
         answered = sum(one.is_settled and one.was_ok and not one.refusal for one in made)
         settled = sum(one.is_settled and not one.refusal for one in made)
+        reasons: list[JsonValue] = [*dict.fromkeys(one.refusal for one in never)]
         counts: dict[str, JsonValue] = {
             "asked": len(made),
             "answered": answered,
@@ -253,7 +261,7 @@ class ScriptWorker:
             "cancelled": cancelled,
             "never_run": len(never),
             "kept": sum(one.is_kept for one in made),
-            "reasons": [*dict.fromkeys(one.refusal for one in never)][:MAX_REASONS],
+            "reasons": reasons[:MAX_REASONS],
         }
         await self._steps.end(counts)
         return counts

@@ -1,0 +1,106 @@
+"""Scripts on real workers: killed ones, and candidates of which one is enough."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
+from tests.fixtures import place_fixture
+from tests.integration.models.model_server import (
+    Answer,
+    ModelServer,
+    environment,
+    model_server,
+    text,
+)
+from tests.integration.scripts import conversation, says
+from tests.integration.worker.children import children_of
+from tests.services import Installation, Installer
+from tests.waits import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+
+SCRIPT = (conversation("^review", says("## Summary\nIt is fine.", delay_seconds=0.1)),)
+BY_ARRIVAL = """
+import asyncio
+
+seen = []
+
+async def reviewed(number):
+    await agent(f"review {number}")
+    seen.append(number)
+    return await agent(f"review again, number {len(seen)}")
+
+async def main():
+    return len(await asyncio.gather(*[reviewed(number) for number in range(inputs["count"])]))
+"""
+COUNT = 12
+KILLS = 5
+
+place = place_fixture(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
+
+
+async def test_workers_are_killed_while_a_script_runs(place: Installation) -> None:
+    """One job for each call, although what is called depends on what has arrived first."""
+    worker = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        spec = await client.script_job(BY_ARRIVAL, {"count": COUNT}, max_attempts=20)
+        job_id = await client.submit(spec)
+        for kill in range(KILLS):
+            wanted = 1 + kill * COUNT * 2 // KILLS
+            await eventually(lambda: settled(client, job_id), lambda some, n=wanted: len(some) >= n)
+            worker.kill()
+            worker = place.start_worker()
+
+        result = await client.wait(job_id, 120)
+
+        assert result.error is None
+        assert result.output == COUNT
+        keys = await settled(client, job_id)
+        assert len(keys) == len(set(keys)) == 2 * COUNT
+        tasks = Counter(one.description for one in await children_of(client, job_id))
+        assert sorted(tasks.values()) == [1] * 2 * COUNT
+
+
+async def settled(client: JobClient, job_id: str) -> list[str]:
+    return [
+        str(one.data["key"])
+        async for one in client.events(job_id, follow=False)
+        if one.type is EventType.SCRIPT_RESULT
+    ]
+
+
+@pytest.fixture
+def service() -> Iterator[ModelServer]:
+    """A model that answers the first candidate, and none of the others."""
+    with model_server(
+        [Answer(parts=[text("## Summary\nDone.")])] + [Answer(hangs=True)] * 2
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def candidates(install: Installer, service: ModelServer) -> Installation:
+    return install(workers=1, **environment(service, "key"), FANOUT_MODEL="gemini-2.5-flash")
+
+
+async def test_candidates_start_with_the_same_bytes_and_losers_are_cancelled(
+    candidates: Installation, service: ModelServer
+) -> None:
+    async with candidates.client() as client:
+        await candidates.ready(client)
+        result = await client.run_script('(await best_of(3, "Solve it.")).summary')
+
+        assert result.output == "Done."
+        bodies = Counter(json.dumps(one, sort_keys=True) for one in service.requests)
+        assert set(bodies.values()) <= {2, 3}  # the third may be cancelled before it asks
+        assert len(bodies) == 1
+        states = [one.state for one in await children_of(client, result.job_id)]
+        assert Counter(states) == {JobState.SUCCEEDED: 1, JobState.CANCELLED: 2}
