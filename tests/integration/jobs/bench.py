@@ -209,6 +209,7 @@ class Bench:
                 rate_limiter=self._rate_limiter,
                 create_remote=RemoteAgent,
                 checkpoint_seconds=self._checkpoint_seconds,
+                max_result_tokens=8_000,
             ),
             collections=ChangeCollections(self.blobs),
             collect_later=self.uncollected.set,
