@@ -209,7 +209,7 @@ class JobClient(JobReader):
             )
         if any(spec.inherit and spec.conversation is None for spec, _ in jobs):
             raise InvalidJob(
-                "Only the task of an agent has a conversation to inherit: leave it out."
+                "Only the task of an agent has a conversation to inherit: leave inherit out."
             )
         await self.current_definitions()
         jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
