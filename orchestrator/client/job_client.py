@@ -218,7 +218,7 @@ class JobClient(JobReader):
             )
         if any(spec.inherit and spec.conversation is None for spec, _ in jobs):
             raise InvalidJob(
-                "Only the task of an agent has a conversation to inherit: leave it out."
+                "Only the task of an agent has a conversation to inherit: leave inherit out."
             )
         await self.current_definitions()
         folders = [folder for _, folder in jobs]

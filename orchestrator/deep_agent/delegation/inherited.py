@@ -21,7 +21,7 @@ from google.genai import types
 from ..adk_internals import without_rewound
 from ..backends.state import KEY_PREFIX
 from ..context.compaction import later_than
-from ..context.eviction import CONVERSATION_HISTORY, LARGE_TOOL_RESULTS
+from ..context.eviction import CONVERSATION_HISTORY, LARGE_TOOL_RESULTS, TASK_RESULTS
 from ..dangling_calls import answered, is_frameworks, unanswered_calls
 from ..inbox import without_message_number
 from ..messages import event_with_call
@@ -31,7 +31,8 @@ Inherit = Literal["conversation"]
 """What a task may inherit from its caller."""
 
 _KEPT_FILES = tuple(
-    f"{KEY_PREFIX}{folder}/" for folder in (LARGE_TOOL_RESULTS, CONVERSATION_HISTORY)
+    f"{KEY_PREFIX}{folder}/"
+    for folder in (LARGE_TOOL_RESULTS, TASK_RESULTS, CONVERSATION_HISTORY)
 )
 """Keys of the state with files that the messages name."""
 

@@ -44,8 +44,8 @@ FULL = JobSpec.model_validate(
         "caller_policy": {"models": ["gemini-*"], "limits": {"cpus": 4}},
         "agent": "tester", "description": "Move the tax rates.", "context": "The rates are in rates.py.",
         "script": HASH, "script_inputs": {"files": ["a.py"]},
-        "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "snapshot": HASH,
-        "layers": [HASH],
+        "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "inherit": "conversation",
+        "snapshot": HASH, "layers": [HASH],
         "changes": HASH, "output_schema": {"type": "object"}, "verify": "make test", "max_reworks": 1,
         "verify_merges": "make check", "model": "gemini-2.5-pro",
         "limits": {
@@ -61,7 +61,9 @@ FULL = JobSpec.model_validate(
 )  # fmt: skip
 """Every field is set to something else than its default."""
 
-FIRST = FULL.model_copy(update={"continues": None, "at": None, "conversation": None})
+FIRST = FULL.model_copy(
+    update={"continues": None, "at": None, "conversation": None, "inherit": None}
+)
 """The same job, without an earlier one."""
 
 RESULT = JobResult.model_validate(
