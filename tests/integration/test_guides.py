@@ -181,7 +181,7 @@ def run(name: str, folder: Path, variables: dict[str, str]) -> str:
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stderr

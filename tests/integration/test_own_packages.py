@@ -69,7 +69,7 @@ def test_a_project_with_packages_of_our_folders_names_uses_its_own_and_ours(
         cwd=project,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=110,
         check=False,
     )
 

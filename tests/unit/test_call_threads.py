@@ -89,7 +89,7 @@ def test_idle_threads_do_not_hang(threads: CallThreads) -> None:
 
 def test_a_process_whose_interpreter_is_kept_busy_by_native_code_ends_with_its_stacks() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", GREEDY], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", GREEDY], capture_output=True, text=True, timeout=110, check=False
     )
 
     assert ended.returncode == 1

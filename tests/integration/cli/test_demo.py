@@ -99,7 +99,7 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
     )
     try:
         assert within(
-            30, lambda: list(Path(marker).glob("fanout-demo-*/state/sandboxes/jobs/*"))
+            75, lambda: list(Path(marker).glob("fanout-demo-*/state/sandboxes/jobs/*"))
         ), "no job runs"
         started = descendants(child.pid)
         assert any("workers" in line for line in started.values())

@@ -122,7 +122,7 @@ def run_in(
     folder: Path, command: list[str], env: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=50, check=False
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=110, check=False
     )
 
 
