@@ -48,5 +48,5 @@ async def test_a_diamond_runs_in_order_and_what_comes_after_a_failure_only_if_it
     }
     assert {records[name].error_type for name in ("skipped", "also")} == {"NotRun"}
     for name in ("left", "right"):
-        assert records["begin"].finished_at <= records[name].started_at  # type: ignore[operator]
-        assert records[name].finished_at <= records["end"].started_at  # type: ignore[operator]
+        assert records["begin"].finished_at <= records[name].started_at
+        assert records[name].finished_at <= records["end"].started_at
