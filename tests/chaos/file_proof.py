@@ -148,7 +148,7 @@ def _of_children(
     """What a child made is in its parent's files, if the parent heard that it succeeded."""
     found = []
     told = {
-        str((answer.get("response") or {}).get("job_id")): answer["response"]
+        str((answer.get("response") or {}).get("task_id")): answer["response"]
         for event in _since_fresh_start(job.events)
         for answer in _parts(event, "function_response")
         if answer.get("name") == "task"

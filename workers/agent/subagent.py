@@ -31,6 +31,7 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinition,
 from fanout.orchestrator.configuration.known_names import BUILT_IN_TOOLS
 from fanout.orchestrator.deep_agent import (
     CONTINUED,
+    MAX_RESULT_TOKENS,
     REPEATED_CALL,
     REPLY_ERRORS,
     WORKSPACE_RESTORED,
@@ -214,7 +215,7 @@ class SubagentFactory:
     rate_limiter: RedisRateLimiter
     create_remote: Callable[..., JobWorker]
     """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
-    max_result_tokens: int
+    max_result_tokens: int = MAX_RESULT_TOKENS
     """What the results of tasks add to an agent's next request at most."""
     max_output_tokens: int | None = None
     """The most that a reply may have, for agents whose definition sets no limit."""

@@ -186,6 +186,7 @@ def contained(install: Installer) -> Installation:
         agents=DELEGATING,
         workers=1,
         FANOUT_SANDBOX__PROVIDER="docker",
+        FANOUT_MAX_RESULT_TOKENS="3000",
     )
 
 
@@ -200,7 +201,7 @@ async def test_a_job_in_a_container_reads_whole_results_which_are_none_of_its_fi
         listed = await answers(client, job_id, "execute")
         result = await client.wait(job_id, 1)
 
-    assert max(found) <= LIMIT
+    assert max(found) <= 3_000
     assert str(read).count("/task_results/") == 12
     assert "/task_results/" not in str(listed[-1].get("output"))
     assert [file.path for file in result.files_modified] == ["own.txt"]

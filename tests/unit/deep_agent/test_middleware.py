@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
@@ -111,3 +112,24 @@ async def test_adks_plugins_and_callbacks_work_beside_it_in_a_known_order() -> N
         pass
 
     assert seen[:6] == ["one model", "two model", "plugin ls", "one ls", "two ls", "callback ls"]
+
+
+class Counted(Middleware):
+    """Writes below the last result of a reply how many it got."""
+
+    async def after_tools(self, results: Event, tools: Any, state: Any) -> None:
+        """Count the results, and remember how many there were before."""
+        answers = results.get_function_responses()
+        total = len(answers) + int(state.get("results") or 0)
+        results.actions.state_delta["results"] = total
+        answers[-1].response = {**(answers[-1].response or {}), "total": total}
+        assert {answer.name for answer in answers} <= tools.keys()
+
+
+async def test_a_middleware_sees_all_results_of_a_reply_together() -> None:
+    look = call("ls", path="/")
+    replies = [{"calls": [look, call("glob", pattern="*"), look]}, {"calls": [look]}]
+    model = scripted([*replies, {"text": "done"}])
+    run = await Run(model, middleware=[Counted()]).to_end()
+
+    assert [result.get("total") for result in run.results] == [None, None, 3, 4]
