@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.integration.models.model_server import Handler
 from tests.integration.models.wires import Answer, Gemini, text
@@ -33,19 +34,22 @@ class QuotaService:
     """The keys that are accepted; the answer to others is 401."""
     down: bool = False
     """Whether the answer is 503."""
+    ends_with: dict[str, Answer] = field(default_factory=dict)
+    """The answer to a first message with this text; after it the service is down."""
     answered: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    in_progress: int = 0
-    in_progress_at_end: int = 0
-    """The requests in progress when the quota ended, the one included that found it out."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def environment(self, key: str = KEY) -> dict[str, str]:
         """The variables that send jobs here."""
         return {**gemini_environment(self.url), "GOOGLE_API_KEY": key}
 
-    def answer(self, model: str, key: str) -> Answer:
+    def answer(self, model: str, key: str, request: dict[str, Any]) -> Answer:
         with self.lock:
+            for text_, answer in self.ends_with.items():
+                if len(request["contents"]) == 1 and text_ in str(request["contents"]):
+                    self.down = True
+                    return answer
             if key not in self.keys:
                 refusal: Answer | None = Answer(status=401)
             elif self.down:
@@ -55,8 +59,6 @@ class QuotaService:
             else:
                 refusal = None
             if refusal is not None:
-                if not self.refused[model]:
-                    self.in_progress_at_end = self.in_progress
                 self.refused[model] += 1
                 return refusal
             if model in self.left:
@@ -75,16 +77,10 @@ def quota_service() -> Iterator[QuotaService]:
 class _Handler(Handler):
     def post(self) -> None:
         request, state, wire = self.read_json(), self.state, Gemini()
-        with state.lock:
-            state.in_progress += 1
-        try:
-            time.sleep(THINKS_SECONDS)
-            model = _MODEL.search(self.path)
-            assert model is not None
-            answer = state.answer(model[1], self.headers.get("x-goog-api-key", ""))
-        finally:
-            with state.lock:
-                state.in_progress -= 1
+        time.sleep(THINKS_SECONDS)
+        model = _MODEL.search(self.path)
+        assert model is not None
+        answer = state.answer(model[1], self.headers.get("x-goog-api-key", ""), request)
         with suppress(BrokenPipeError, ConnectionResetError):
             if answer.status == 200 and wire.is_stream(self.path, request):
                 self._stream(wire, answer)

@@ -104,14 +104,14 @@ from .execution import create_local_execute_tool as create_local_execute_tool
 # Failures
 from .failures import AmbiguousTool as AmbiguousTool
 from .failures import BudgetUsedUp as BudgetUsedUp
-from .failures import ClosedModel as ClosedModel
+from .failures import ClosedAccess as ClosedAccess
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnresponsive as McpServerUnresponsive
-from .failures import ModelClosed as ModelClosed
 from .failures import ModelContextExceeded as ModelContextExceeded
 from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
+from .failures import ModelNotOpen as ModelNotOpen
 from .failures import ModelRefused as ModelRefused
 from .failures import ModelUnresponsive as ModelUnresponsive
 from .failures import ScriptFailed as ScriptFailed
@@ -171,9 +171,9 @@ from .models.scripted_model import Script as Script
 from .models.scripted_model import ScriptedCall as ScriptedCall
 from .models.scripted_model import ScriptedModel as ScriptedModel
 from .models.scripted_model import ScriptedReply as ScriptedReply
+from .models.states import AccessStates as AccessStates
 from .models.states import FailedRequest as FailedRequest
 from .models.states import ModelAccess as ModelAccess
-from .models.states import ModelStates as ModelStates
 from .models.states import asked_through as asked_through
 from .models.states import model_accesses as model_accesses
 from .models.tokens import ModelUsage as ModelUsage

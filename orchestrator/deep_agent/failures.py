@@ -8,7 +8,7 @@
     ├── ModelRefused           the service rejected the request; no model of the list is asked
     │   └── ModelDenied        unknown model, or a key that may not use it; the next one is asked
     │       └── ModelQuotaUsedUp   the account has no quota or credit left
-    ├── ModelClosed            it was not asked, or not again: its quota is used up, or it is away
+    ├── ModelNotOpen            it was not asked, or not again: its quota is used up, or it is away
     ├── ModelContextExceeded   the request is longer than the model's context window
     │   └── ModelContextSuspected  the service rejected it, perhaps because it is too long
     ├── BudgetUsedUp           a budget that runs share has no room for the request
@@ -69,7 +69,7 @@ class ModelQuotaUsedUp(ModelDenied):
     """The account's quota or credit is used up: no wait of minutes helps, another model may."""
 
 
-class ClosedModel(Protocol):
+class ClosedAccess(Protocol):
     """A model that is not to be asked now."""
 
     @property
@@ -85,14 +85,14 @@ class ClosedModel(Protocol):
         """What an agent waits for, as a text for people."""
 
 
-class ModelClosed(ModelFailed):
+class ModelNotOpen(ModelFailed):
     """None of the models may be asked before some time: `closed` says which, why and until when.
 
     Args:
         closed: The models, the one first that is tried first.
     """
 
-    def __init__(self, closed: Sequence[ClosedModel]) -> None:
+    def __init__(self, closed: Sequence[ClosedAccess]) -> None:
         super().__init__(f"It waits for {closed[0].sentence}.")
         self.closed = tuple(closed)
 

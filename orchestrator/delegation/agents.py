@@ -18,8 +18,8 @@ from ..deep_agent import (
     LoopPolicy,
     McpServer,
     McpServerFailed,
-    ModelClosed,
     ModelFailed,
+    ModelNotOpen,
     ModelUsage,
     SummarizationConfig,
     create_deep_agent,
@@ -138,6 +138,6 @@ def job_failure(error: ModelFailed | McpServerFailed) -> JobFailure:
     """Return the job failure for a failure of the job's agent."""
     if isinstance(error, McpServerFailed):
         return (McpServerUnavailable if error.retryable else InvalidJob)(str(error))
-    if isinstance(error, ModelClosed):
+    if isinstance(error, ModelNotOpen):
         return model_wait_over(error.closed[0].sentence)
     return (ModelUnavailable if error.retryable else AgentFailed)(str(error))

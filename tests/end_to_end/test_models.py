@@ -16,7 +16,7 @@ import pytest
 from google.adk.agents.run_config import RunConfig, StreamingMode
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.failures import AgentFailed, LimitReached, ModelUnavailable
+from fanout.orchestrator.jobs.failures import AgentFailed, LimitReached, ModelClosed
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
@@ -122,15 +122,16 @@ async def test_an_overloaded_service_is_asked_again_when_it_says(agent: Agent) -
 
 
 @pytest.mark.slow
-async def test_a_service_that_stays_down_fails_the_job_after_its_attempts(agent: Agent) -> None:
-    result = await agent.run(*[Answer(status=503, headers=AT_ONCE)] * 20, max_attempts=2)
+async def test_a_service_that_stays_down_fails_a_job_that_may_not_wait(agent: Agent) -> None:
+    down = [Answer(status=503, headers=AT_ONCE)] * 20
+    result = await agent.run(*down, limits=Limits(max_wait_seconds=0))
 
     assert result.state is JobState.FAILED
     assert result.error is not None
-    assert (result.error.type, result.error.retryable) == (ModelUnavailable.__name__, True)
-    assert "503" in result.error.message
-    assert result.attempts == 2
-    assert len(agent.service.requests) == 2 * 5
+    assert (result.error.type, result.error.retryable) == (ModelClosed.__name__, False)
+    assert "does not answer (503)" in result.error.message
+    assert result.attempts == 1
+    assert len(agent.service.requests) == 5
 
 
 async def test_what_the_model_does_wrong_comes_back_to_it_as_text(agent: Agent) -> None:

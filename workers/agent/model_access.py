@@ -11,10 +11,10 @@ import structlog
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import (
-    ClosedModel,
+    ClosedAccess,
     FailedRequest,
     ModelAccess,
-    ModelClosed,
+    ModelNotOpen,
     model_accesses,
 )
 from fanout.orchestrator.jobs.failures import JobFailure
@@ -40,7 +40,7 @@ def model_names(spec: JobSpec, definition: AgentDefinition | None, default: str)
 
 
 class JobModelStates:
-    """What a job's requests to models know and learn; it implements `ModelStates`.
+    """What a job's requests to models know and learn; it implements `AccessStates`.
 
     Args:
         states: The states of the installation.
@@ -53,12 +53,12 @@ class JobModelStates:
         self.was_answered = False
         """Whether a model has answered in this attempt."""
 
-    async def ask(self, access: ModelAccess, request: str) -> ClosedModel | bool:
-        """See `ModelStates`."""
+    async def ask(self, access: ModelAccess, request: str) -> ClosedAccess | bool:
+        """See `AccessStates`."""
         return await through_outage(partial(self._states.ask, access.id, access.name, request))
 
     async def answered(self, access: ModelAccess, *, is_trial: bool) -> None:
-        """See `ModelStates`."""
+        """See `AccessStates`."""
         self.was_answered = True
         now = time.monotonic()
         if (
@@ -70,8 +70,8 @@ class JobModelStates:
             if is_trial:
                 log.info("model answers again", model=access.name, woken=woken)
 
-    async def failed(self, access: ModelAccess, failed: FailedRequest) -> ClosedModel | None:
-        """See `ModelStates`."""
+    async def failed(self, access: ModelAccess, failed: FailedRequest) -> ClosedAccess | None:
+        """See `AccessStates`."""
         state = store.ModelState(failed.state)
         is_doubtful = state in {store.ModelState.AWAY, store.ModelState.LIMITED}
         closed = await through_outage(
@@ -92,7 +92,7 @@ class JobModelStates:
             log.warning("model closed", model=access.name, state=state, until=closed.until)
         return closed
 
-    def wait(self, error: ModelClosed, limits: Limits, of_agent: Limits) -> ModelWait:
+    def wait(self, error: ModelNotOpen, limits: Limits, of_agent: Limits) -> ModelWait:
         """Return what a job waits for after its request was not sent, or failed for all.
 
         Args:

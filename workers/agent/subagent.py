@@ -39,8 +39,8 @@ from fanout.orchestrator.deep_agent import (
     McpServer,
     McpServerFailed,
     McpTools,
-    ModelClosed,
     ModelFailed,
+    ModelNotOpen,
     OutputMismatch,
     OutputSchema,
     agent_identifier,
@@ -374,7 +374,7 @@ class Subagent:
         app = self._app(is_restored=history.is_restored)
         try:
             events = await self._run(app, history)
-        except ModelClosed as error:
+        except ModelNotOpen as error:
             wait = self._model_states.wait(error, self._limits, self._limits_of_agent)
             if not wait.most_seconds:
                 raise job_failure(error) from error

@@ -500,6 +500,7 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{data.get('sandbox')}{', with the files of the previous attempt' if data.get('resumed') else ''}"
     ),
     EventType.MODEL_REQUEST: lambda data: str(data.get("model")),
+    EventType.MODEL_STATE: lambda data: f"{data.get('model')} {data.get('why')}",
     EventType.MODEL_REPLY: _format_reply,
     EventType.SESSION_EVENT: _format_reply,
     EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {plain_text(data.get('arguments'))}",

@@ -31,11 +31,11 @@ from pydantic import PrivateAttr
 from ...logs import Logger
 from ..adk_internals import LlmCapabilities
 from ..failures import (
-    ModelClosed,
     ModelContextExceeded,
     ModelContextSuspected,
     ModelDenied,
     ModelFailed,
+    ModelNotOpen,
     ModelRefused,
     ModelReplyUnusable,
     ModelUnresponsive,
@@ -500,7 +500,7 @@ async def _ask(held: HeldRequest) -> None:
     """
     try:
         await held.ask()
-    except ModelClosed as closed:
+    except ModelNotOpen as closed:
         raise _NoReply(closed) from None
 
 

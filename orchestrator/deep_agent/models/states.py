@@ -2,7 +2,7 @@
 
 A quota that is used up, a service that does not answer and a key that was revoked are the same for
 all agents that use the key: the first request that finds it out is enough. Who runs agents may keep
-such states (`ModelStates`); without that, each request finds it out.
+such states (`AccessStates`); without that, each request finds it out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Protocol
 from uuid import uuid4
 
 from ..failures import (
-    ClosedModel,
-    ModelClosed,
+    ClosedAccess,
     ModelDenied,
     ModelFailed,
+    ModelNotOpen,
     ModelQuotaUsedUp,
     ModelReplyUnusable,
     ModelUnresponsive,
@@ -73,24 +73,24 @@ class FailedRequest:
     """The HTTP status; None: nothing was answered."""
 
 
-class ModelStates(Protocol):
+class AccessStates(Protocol):
     """Keeps the states of models. What its methods raise ends the run."""
 
-    async def ask(self, access: ModelAccess, request: str) -> ClosedModel | bool:
+    async def ask(self, access: ModelAccess, request: str) -> ClosedAccess | bool:
         """Return why a request may not be sent now; else whether it tries a closed model."""
 
     async def answered(self, access: ModelAccess, *, is_trial: bool) -> None:
         """Record that the model has answered."""
 
-    async def failed(self, access: ModelAccess, failed: FailedRequest) -> ClosedModel | None:
+    async def failed(self, access: ModelAccess, failed: FailedRequest) -> ClosedAccess | None:
         """Record that a request failed; None if that says nothing about others."""
 
 
-_states: ContextVar[ModelStates | None] = ContextVar("model_states", default=None)
+_states: ContextVar[AccessStates | None] = ContextVar("model_states", default=None)
 
 
 @contextmanager
-def asked_through(states: ModelStates | None) -> Iterator[None]:
+def asked_through(states: AccessStates | None) -> Iterator[None]:
     """Let requests to models that begin in this context obey these states; None: none are known."""
     token = _states.set(states)
     try:
@@ -145,13 +145,13 @@ class HeldRequest:
         """Ask whether the request may be sent.
 
         Raises:
-            ModelClosed: It may not.
+            ModelNotOpen: It may not.
         """
         if self._states is None or self._access is None:
             return
         answer = await self._states.ask(self._access, self._id)
         if not isinstance(answer, bool):
-            raise ModelClosed([answer])
+            raise ModelNotOpen([answer])
         self.is_trial = answer
 
     async def answered(self) -> None:
@@ -161,7 +161,7 @@ class HeldRequest:
             await self._states.answered(self._access, is_trial=self.is_trial)
 
     async def failed(self, failure: ModelFailed) -> ModelFailed:
-        """Return what a failure means: a ModelClosed if it is the same for all requests."""
+        """Return what a failure means: a ModelNotOpen if it is the same for all requests."""
         state = closed_by(failure)
         if self._states is None or self._access is None or state is None:
             return failure
@@ -171,7 +171,7 @@ class HeldRequest:
             self._id, state, _WORDS[state] + status, failure.wait_seconds, seconds, failure.status
         )
         closed = await self._states.failed(self._access, failed)
-        return failure if closed is None else ModelClosed([closed])
+        return failure if closed is None else ModelNotOpen([closed])
 
 
 def closed_by(failure: ModelFailed) -> str | None:
@@ -187,7 +187,7 @@ def closed_by(failure: ModelFailed) -> str | None:
 
 def earliest(failures: Sequence[ModelFailed]) -> ModelFailed:
     """Return the failure of a list of models: a wait for one of them, if one is worth it."""
-    closed = [one for each in failures if isinstance(each, ModelClosed) for one in each.closed]
+    closed = [one for each in failures if isinstance(each, ModelNotOpen) for one in each.closed]
     if closed:
-        return ModelClosed(sorted(closed, key=lambda one: one.until))
+        return ModelNotOpen(sorted(closed, key=lambda one: one.until))
     return failures[-1] if failures else ModelUnresponsive("No model was asked.")

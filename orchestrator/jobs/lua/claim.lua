@@ -79,12 +79,14 @@ count_state(id, 'running')
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker,
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,
   'claim', request, 'lease_at', lease_clock() + lease, 'lease_of', token)
-redis.call('HDEL', key('job', id), 'waiting_for', 'starved', 'model_trial')
+local is_trial = redis.call('HDEL', key('job', id), 'model_trial') == 1
+redis.call('HDEL', key('job', id), 'waiting_for', 'starved')
 redis.call('ZREM', key('dispatch', 'starved'), id)
 adopt(id)
 redis.call('ZADD', key('leases'), now + lease, id)
 occupy(id, worker, host)
-begin_work(id)
+-- The time of its parents does not run while it only tries whether its model answers.
+if not is_trial then begin_work(id) end
 journal(id, attempt, {state = 'running', worker = worker, host = host})
 return {'claimed', token, attempt, text_of('spec', id), job[5], job[6], started, job[7] and 0 or 1,
   job[13]}

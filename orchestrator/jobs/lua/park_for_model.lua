@@ -1,5 +1,5 @@
 -- Parks a running job until one of its models may be asked again. It releases its slots, uses up no
--- attempt, and its time does not run.
+-- attempt, and its time does not run, nor has it while no model answered.
 -- ARGV: prefix, id, token, the accesses of its models, milliseconds that it may wait in all, those of
 -- other jobs like it, what it waits for, entry for the journal, '<agent> <model>', pool of its worker,
 -- 1 if a model has answered it since it waited last (else 0).
@@ -19,7 +19,9 @@ if ARGV[11] == '1' then redis.call('HDEL', key('job', id), 'model_since') end
 local since = tonumber(redis.call('HGET', key('job', id), 'model_since') or now)
 local is_closed = are_closed(accesses)
 if is_closed and since + most <= now then return 'over' end
-redis.call('HSET', key('job', id), 'ran_ms', job.ran, 'attempt', job.attempt - 1)
+-- An attempt that got no answer has only found out that the model is closed.
+if ARGV[11] == '1' then redis.call('HSET', key('job', id), 'ran_ms', job.ran) end
+redis.call('HSET', key('job', id), 'attempt', job.attempt - 1)
 release_slots(id, job.root, job.host)
 if not is_closed then
   requeue(id, job.root, job.attempt - 1, 'its model answers again')

@@ -17,8 +17,8 @@ const MAX_SUMMARIES = 100; // read one after another
 const NEAR_END = 40; // pixels
 const SHOW_SYSTEM = "fanout.system";
 const TYPES = [
-  "job.state", "sandbox.ready", "session.event", "model.request", "model.reply", "tool.call", "tool.result", "todos",
-  "approval.requested", "approval.resolved", "child.submitted", "child.finished", "child.landed", "landing", "message",
+  "job.state", "sandbox.ready", "session.event", "model.request", "model.reply", "model.state", "tool.call", "tool.result",
+  "todos", "approval.requested", "approval.resolved", "child.submitted", "child.finished", "child.landed", "landing", "message",
   "verify", "changes.collected", "checkpoint", "network.connection", "network.summary", "network.limit", "log",
 ]; // a stream of events passes on only those that are asked for by name
 
