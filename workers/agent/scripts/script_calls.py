@@ -30,6 +30,7 @@ WAKE_SHARE = 10.0
 """With more it waits that many times as long as its last run took: replays take a tenth of the time
 of a worker at the most."""
 MAX_WAKE_SECONDS = 20.0
+"""The longest such wait: a person who watches sees something new within it."""
 
 
 class ScriptCalls(Answers):

@@ -22,8 +22,11 @@ MAX_READ_BYTES = 1024 * 1024
 MAX_OUTPUT_BYTES = 64 * 1024
 """What a script gets of a command's output: its beginning and its end."""
 MAX_FILES = 10_000
+"""The most paths of one `files`: as many as a script may have calls."""
 WALK_SECONDS = 20.0
+"""How long the listing of all files may take: a large repository takes a second."""
 COMMAND_SECONDS = 600.0
+"""The longest `run` without a `timeout_seconds` of its own: a test suite of minutes fits."""
 
 
 class FileCalls:
