@@ -174,11 +174,10 @@ async def test_a_script_that_makes_other_calls_is_stopped(bench: Bench) -> None:
     job_id = await bench.submit(make_spec("a script", script=blob))
     await bench.run(bench.arrived.get_nowait())
     other = (await bench.blobs.put(b'await agent("review c")')).encode()
-    key = bench.keys.spec(job_id)
-    stored = await bench.redis.get(key)
-    assert stored
+    key = bench.keys.job(job_id)
+    stored: Any = await bench.redis.hget(key, "spec")
     text = stored if isinstance(stored, bytes) else stored.encode()
-    await bench.redis.set(key, text.replace(blob.encode(), other))
+    await bench.redis.hset(key, "spec", text.replace(blob.encode(), other))
 
     result = await to_its_end(bench, job_id)
 

@@ -50,7 +50,8 @@ def test_every_field_of_a_specification_is_in_the_table_of_versions() -> None:
     now, first = forms()["JobSpec"], recorded_forms(1)["JobSpec"]
     new = {name for name, form in now.items() if first.get(name) != form}
     entered = set().union(*versions.ADDED.values())
-    unseen = {name for name in new if not entered & _with_outer_fields(name)}
+    outer = {above for name in entered for above in _with_outer_fields(name)}
+    unseen = {name for name in new - outer if not entered & _with_outer_fields(name)}
     assert not unseen, f"enter {sorted(unseen)} in ADDED of orchestrator/jobs/versions.py"
     assert set(first) <= set(now), "older jobs have these fields: a worker must know them"
     assert max(versions.ADDED, default=1) <= versions.WIRE_NEWEST

@@ -128,7 +128,7 @@ class ScriptWorker:
         self._journal.activity.begin("script")
         history = await self._journal.history()
         self._checkpoints.load_checkpoints(history.checkpoints)
-        self._steps.load(await self._journal.entries())
+        self._steps.load(await self._journal.entries_so_far())
         await self._children.load_tree_model()
         await self._collector.resume(history)
         await self._shared.read(self._used.budget.usage)
