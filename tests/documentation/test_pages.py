@@ -137,7 +137,7 @@ def test_every_definition_of_an_agent_can_be_loaded(tmp_path: Path):
 
 def test_every_other_yaml_is_a_script_of_a_model_or_the_replies_of_a_dry_run(tmp_path: Path):
     for block in of("yaml"):
-        if block.text.startswith("- {match"):
+        if block.text.lstrip().startswith("- {match"):
             (tmp_path / "replies.yaml").write_text(block.text)
             assert read_replies(tmp_path / "replies.yaml"), str(block)
         elif not is_definition(block.text):
