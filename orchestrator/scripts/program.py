@@ -100,7 +100,7 @@ def _calls_main(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.AsyncFunctionDef):
         return False
     return any(
-        isinstance(one, ast.ScriptCall) and isinstance(one.func, ast.Name) and one.func.id == "main"
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "main"
         for one in ast.walk(statement)
     )
 
