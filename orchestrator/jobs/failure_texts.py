@@ -88,7 +88,7 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     "DeadlineExceeded": FailureText("The job's time was used up.", _CONTINUE),
     "LimitReached": FailureText("A limit of the job was reached.", _CONTINUE),
     "AgentFailed": FailureText("The agent ended without an answer.", _LOOK),
-    "ScriptFailed": FailureText("The script ended with an error.", _LOOK),
+    "ScriptAborted": FailureText("The script ended with an error.", _LOOK),
     "ScriptIncomplete": FailureText("Calls of the script were not run.", _LOOK),
     "ScriptDiverged": FailureText(
         "The script made other calls when it was run again, so it was stopped.", _LOOK

@@ -25,7 +25,7 @@
     ├── DeadlineExceeded      the job's time is used up
     ├── LimitReached          a budget or a resource limit ended the job in order
     ├── AgentFailed           the agent ended without an answer
-    ├── ScriptFailed          the job's script ended with an error
+    ├── ScriptAborted         the job's script ended with an error
     │   ├── ScriptIncomplete  it ended, and calls that it asked for were not run
     │   └── ScriptDiverged    run again, it made other calls than before
     ├── VerificationFailed    its answers did not pass the job's verification
@@ -193,15 +193,15 @@ class AgentFailed(JobFailure):
     """The agent ended without an answer, or with one that does not match its schema."""
 
 
-class ScriptFailed(JobFailure):
+class ScriptAborted(JobFailure):
     """The job's script ended with an error; the text has its line."""
 
 
-class ScriptIncomplete(ScriptFailed):
+class ScriptIncomplete(ScriptAborted):
     """The job's script ended, and calls that it asked for were not run."""
 
 
-class ScriptDiverged(ScriptFailed):
+class ScriptDiverged(ScriptAborted):
     """The job's script was run again, and made other calls than before; nothing was submitted."""
 
 

@@ -90,7 +90,7 @@ class BadCall(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class ScriptCall:
     """One call of a script."""
 
     function: str
@@ -130,7 +130,7 @@ class CallNames:
 
     _made: Counter[str] = field(default_factory=Counter)
 
-    def named(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def named(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ScriptCall:
         """Return a call with its identity.
 
         Raises:
@@ -139,7 +139,7 @@ class CallNames:
         arguments = _bound(function, args, kwargs)
         digest = _digest([_kind(function), identity(arguments)])
         self._made[digest] += 1
-        return Call(function, arguments, f"{digest}/{self._made[digest]}")
+        return ScriptCall(function, arguments, f"{digest}/{self._made[digest]}")
 
 
 def identity(arguments: Mapping[str, Any]) -> JsonValue:

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from .calls import Call
+from .calls import ScriptCall
 from .program import InvalidScript, checked_source
-from .run import Answers, ScriptError, Settled, run_script
+from .run import CallAnswers, ScriptError, SettledCall, run_script
 from .values import Handle, LandReport, Ran, Result, Spent
 
 MAX_DRY_CALLS = 10_000
@@ -47,31 +47,31 @@ async def check_script(
     return answers.problems
 
 
-class _Dry(Answers):
-    """Answers calls from a list of replies; without one it ends the run at the first call."""
+class _Dry(CallAnswers):
+    """CallAnswers calls from a list of replies; without one it ends the run at the first call."""
 
     def __init__(self, replies: Sequence[Mapping[str, Any]] | None) -> None:
         self._replies = replies
         self._count = 0
-        self._started: dict[str, Call] = {}
+        self._started: dict[str, ScriptCall] = {}
         self.problems: list[str] = []
         self.has_stopped = False
 
-    async def made(self, call: Call) -> None:
-        """See `Answers.made`."""
+    async def made(self, call: ScriptCall) -> None:
+        """See `CallAnswers.made`."""
         del call
         self._count += 1
 
-    async def at_once(self, call: Call) -> Any:
-        """See `Answers.at_once`."""
+    async def at_once(self, call: ScriptCall) -> Any:
+        """See `CallAnswers.at_once`."""
         if call.function != "start":
             return None
         self._count += 1
         self._started[call.key] = call
         return Handle(call.key, call.label)
 
-    async def next(self, pending: Mapping[str, Call]) -> Settled | None:
-        """See `Answers.next`."""
+    async def next(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
+        """See `CallAnswers.next`."""
         call = next(iter(pending.values()))
         if self._replies is None:
             self.has_stopped = True
@@ -85,7 +85,7 @@ class _Dry(Answers):
             return self._settled(call, self._started[handle.id])
         return self._settled(call, call)
 
-    def _settled(self, call: Call, asked: Call) -> Settled | None:
+    def _settled(self, call: ScriptCall, asked: ScriptCall) -> SettledCall | None:
         subject = str(next(iter(asked.arguments.values()), ""))
         if asked.function == "best_of":
             subject = str(asked.arguments["task"])
@@ -94,9 +94,9 @@ class _Dry(Answers):
             if is_kind and fnmatchcase(subject, str(rule.get("match", "*"))):
                 return _answered(call, asked, rule.get("reply"))
         if asked.function == "budget":
-            return Settled(call, Spent({}, {}))
+            return SettledCall(call, Spent({}, {}))
         if asked.function == "land":
-            return Settled(call, LandReport(ok=True))
+            return SettledCall(call, LandReport(ok=True))
         self.problems.append(
             f"No reply fits {asked.function}({subject[:100]!r}): add one with "
             f"call: {asked.kind}, match and reply."
@@ -104,7 +104,7 @@ class _Dry(Answers):
         return None
 
 
-def _answered(call: Call, asked: Call, reply: Any) -> Settled:
+def _answered(call: ScriptCall, asked: ScriptCall, reply: Any) -> SettledCall:
     if asked.kind in ("agent", "best_of"):
         fields = reply if isinstance(reply, Mapping) else {"summary": str(reply or "")}
         known = {name: value for name, value in fields.items() if name in Result.__annotations__}
@@ -117,12 +117,12 @@ def _answered(call: Call, asked: Call, reply: Any) -> Settled:
         }
         result = Result(**{**defaults, **known})
         failed = asked.is_checked and not result.ok
-        return Settled(call, result, (result.error or "it failed") if failed else "")
+        return SettledCall(call, result, (result.error or "it failed") if failed else "")
     if asked.function == "run":
         fields = reply if isinstance(reply, Mapping) else {"output": str(reply or "")}
         code = int(fields.get("exit_code", 0))
-        return Settled(call, Ran(code == 0, code, str(fields.get("output", ""))))
+        return SettledCall(call, Ran(code == 0, code, str(fields.get("output", ""))))
     if asked.function == "land":
         fields = reply if isinstance(reply, Mapping) else {}
-        return Settled(call, LandReport(**{"ok": True, **fields}))
-    return Settled(call, reply)
+        return SettledCall(call, LandReport(**{"ok": True, **fields}))
+    return SettledCall(call, reply)

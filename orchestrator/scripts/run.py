@@ -14,7 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .calls import AT_ONCE, FUNCTIONS, BadCall, Call, CallNames
+from .calls import AT_ONCE, FUNCTIONS, BadCall, CallNames, ScriptCall
 from .program import AGENT_FAILED, Interpreter, InvalidScript, as_interpreted, with_main
 from .values import output_of
 
@@ -30,10 +30,10 @@ class ScriptError(Exception):
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledCall:
     """The end of one call."""
 
-    call: Call
+    call: ScriptCall
     value: Any = None
     error: str = ""
     """Why the call failed, which is raised; empty: it has a value."""
@@ -42,7 +42,7 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ScriptValue:
     """The end of the script."""
 
     value: Any
@@ -53,24 +53,24 @@ class Waits:
     """All branches wait for what has not arrived."""
 
 
-class Answers(Protocol):
-    """Answers the calls of a script."""
+class CallAnswers(Protocol):
+    """CallAnswers the calls of a script."""
 
-    async def made(self, call: Call) -> None:
+    async def made(self, call: ScriptCall) -> None:
         """Take a call that is awaited later.
 
         Raises:
             BadCall: It cannot be done; the script gets the text.
         """
 
-    async def at_once(self, call: Call) -> Any:
+    async def at_once(self, call: ScriptCall) -> Any:
         """Return the answer to a call that is not awaited; `Waits()` if there is none yet.
 
         Raises:
             BadCall: It cannot be done; the script gets the text.
         """
 
-    async def next(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def next(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         """Return the next end of a pending call, by key; None if the script has to wait.
 
         It is in the journal when it is returned.
@@ -80,18 +80,18 @@ class Answers(Protocol):
 async def run_script(
     source: str,
     inputs: Mapping[str, Any],
-    answers: Answers,
+    answers: CallAnswers,
     *,
     seed: str,
     agents: Mapping[str, str] | None = None,
     printed: list[str] | None = None,
-) -> Ended | Waits:
+) -> ScriptValue | Waits:
     """Run a script until it ends, or until all its branches wait.
 
     Args:
         source: The script.
         inputs: The value of `inputs`.
-        answers: Answers its calls.
+        answers: CallAnswers its calls.
         seed: The beginning of its random numbers; the same for each run of a job.
         agents: The agents that it may name; its types are checked. None: they were checked before.
         printed: Gets what it prints, line by line.
@@ -117,7 +117,7 @@ async def run_script(
                 if go_on is None:
                     return Waits()
                 state = await interpreter.ask(go_on)
-            return Ended(_value(state.output))
+            return ScriptValue(_value(state.output))
     except monty.MontyTypingError as error:
         raise InvalidScript(_without_color(error.display())) from None
     except monty.MontyError as error:
@@ -184,13 +184,13 @@ class _Run:
     """The calls of one run.
 
     Args:
-        answers: Answers them.
+        answers: CallAnswers them.
     """
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: CallAnswers) -> None:
         self._answers = answers
         self._names = CallNames()
-        self._pending: dict[str, Call] = {}
+        self._pending: dict[str, ScriptCall] = {}
         self._numbers: dict[str, int] = {}
         """Key of a pending call -> its number in the interpreter."""
 
@@ -238,7 +238,7 @@ class _Run:
         return partial(state.resume, {self._numbers.pop(settled.call.key): _settling(settled)})
 
 
-def _settling(settled: Settled) -> Any:
+def _settling(settled: SettledCall) -> Any:
     if settled.error:
         return {"exc_type": settled.exception, "message": settled.error}
     return {"return_value": as_interpreted(settled.value)}

@@ -13,7 +13,7 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.faults.test_approval_faults import Mortal, lapse
+from tests.faults.test_approval_faults import lapse
 from tests.fixtures import bench_fixture
 from tests.integration.jobs.bench import Bench
 from tests.integration.scripts import DONE, conversation, says, shell
@@ -144,28 +144,24 @@ async def test_a_worker_may_die_at_each_arrow(
             break
 
 
-class DiesAtOwnEntry(Mortal):
-    """Only entries of one job count."""
+class DiesAtOwnEntry:
+    """Lets one entry of one job's journal fail, as if the worker were gone."""
 
-    def dies_at(self, job_id: str, number: int) -> None:  # type: ignore[override]
-        self._job, self._left = job_id, number
-        self.was_dead = False
+    def __init__(self, bench: Bench) -> None:
+        self._append = bench.journal.append
+        self._job, self._left, self.died = "", 0, False
+        bench.journal.append = self.append
 
-    @property
-    def died(self) -> bool:
-        return self.was_dead
+    def dies_at(self, job_id: str, number: int) -> None:
+        self._job, self._left, self.died = job_id, number, False
 
-    async def append(self, job_id: str, *arguments: Any, **more: Any) -> str:  # type: ignore[override]
-        if job_id == self._job and not self.was_dead:
-            assert self._left is not None
+    async def append(self, job_id: str, *arguments: Any, **more: Any) -> str:
+        if job_id == self._job:
             self._left -= 1
             if self._left == 0:
-                self.was_dead = True
+                self.died = True
                 raise LeaseLost("The worker is gone.")
         return await self._append(job_id, *arguments, **more)
-
-    async def checkpoint(self, *arguments: object) -> bool:
-        return await self._checkpoint(*arguments)
 
 
 async def test_a_script_that_makes_other_calls_is_stopped(bench: Bench) -> None:
@@ -174,11 +170,10 @@ async def test_a_script_that_makes_other_calls_is_stopped(bench: Bench) -> None:
     job_id = await bench.submit(make_spec("a script", script=blob))
     await bench.run(bench.arrived.get_nowait())
     other = (await bench.blobs.put(b'await agent("review c")')).encode()
-    key = bench.keys.spec(job_id)
-    stored = await bench.redis.get(key)
-    assert stored
+    key = bench.keys.job(job_id)
+    stored: Any = await bench.redis.hget(key, "spec")
     text = stored if isinstance(stored, bytes) else stored.encode()
-    await bench.redis.set(key, text.replace(blob.encode(), other))
+    await bench.redis.hset(key, "spec", text.replace(blob.encode(), other))
 
     result = await to_its_end(bench, job_id)
 

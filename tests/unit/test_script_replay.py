@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.scripts.calls import Call
+from fanout.orchestrator.scripts.calls import ScriptCall
 from fanout.orchestrator.scripts.check import check_script
-from fanout.orchestrator.scripts.run import Answers, Ended, Settled, Waits, run_script
+from fanout.orchestrator.scripts.run import CallAnswers, ScriptValue, SettledCall, Waits, run_script
 from fanout.orchestrator.scripts.values import Handle, Result
 
 BY_ARRIVAL = """
@@ -33,7 +33,7 @@ async def main():
 CHANCE = random.Random(1)  # noqa: S311 - repeatable
 
 
-class World(Answers):
+class World(CallAnswers):
     """Results arrive in a random order, and are remembered in it; all else dies at each wait."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -46,15 +46,15 @@ class World(Answers):
     def wake(self) -> None:
         self._replayed = 0
 
-    async def made(self, call: Call) -> None:
+    async def made(self, call: ScriptCall) -> None:
         if call.key not in self.asked:
             self.asked.add(call.key)
             self.tasks.append(call.arguments["task"])
 
-    async def at_once(self, call: Call) -> Any:
+    async def at_once(self, call: ScriptCall) -> Any:
         return Handle(call.key)
 
-    async def next(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def next(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         if self._replayed == len(self._arrived):
             if self._chance.random() < 0.3:
                 return None
@@ -62,13 +62,13 @@ class World(Answers):
         key = self._arrived[self._replayed]
         self._replayed += 1
         call = pending[key]
-        return Settled(call, Result(key, ok=True, state="succeeded", summary=call.label))
+        return SettledCall(call, Result(key, ok=True, state="succeeded", summary=call.label))
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_random_deaths_and_orders_ask_for_each_call_once(seed: int) -> None:
     world = World(random.Random(seed))  # noqa: S311 - repeatable
-    ended: Ended | Waits = Waits()
+    ended: ScriptValue | Waits = Waits()
     wakes = 0
     while isinstance(ended, Waits):
         wakes += 1
@@ -86,9 +86,9 @@ async def test_random_deaths_and_orders_ask_for_each_call_once(seed: int) -> Non
 class Ready(World):
     """All arrives at once."""
 
-    async def next(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def next(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         call = pending[min(pending)]
-        return Settled(call, Result(call.key, ok=True, state="succeeded"))
+        return SettledCall(call, Result(call.key, ok=True, state="succeeded"))
 
 
 async def test_time_and_chance_are_the_same_in_each_run() -> None:
@@ -100,9 +100,9 @@ import datetime, random
     again = await run_script(source, {}, Ready(CHANCE), seed="a")
     other = await run_script(source, {}, Ready(CHANCE), seed="b")
 
-    assert isinstance(first, Ended)
-    assert isinstance(again, Ended)
-    assert isinstance(other, Ended)
+    assert isinstance(first, ScriptValue)
+    assert isinstance(again, ScriptValue)
+    assert isinstance(other, ScriptValue)
     assert first.value == again.value
     assert first.value[0] != other.value[0]
 

@@ -249,7 +249,7 @@ class AttemptJournal:
         if conversation := self._lease.claim.spec.conversation:
             stored = await self._blobs.get(conversation)
             history.earlier = await asyncio.to_thread(earlier_events, stored)
-        kept, lost = split_lost(await self._entries_so_far())
+        kept, lost = split_lost(await self.entries_so_far())
         for entry in kept:
             history.add(await self._checked(entry), await self._session_event(entry))
         history.lost = [event for entry in lost if (event := await self._session_event(entry))]
@@ -292,7 +292,7 @@ class AttemptJournal:
         """
         return await self._journal.read(self._lease.claim.spec.id)
 
-    async def _entries_so_far(self) -> list[JournalEvent]:
+    async def entries_so_far(self) -> list[JournalEvent]:
         """Return the entries of all attempts; they are read once until this one appends one."""
         if self._appended or self._base_content is None:
             self._base_content = await self.entries()
@@ -304,7 +304,7 @@ class AttemptJournal:
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        entries = reversed(await self._entries_so_far())
+        entries = reversed(await self.entries_so_far())
         return next((one for one in entries if one.type is EventType.SANDBOX_READY), None)
 
     async def checkpoint(self) -> JournalEvent | None:

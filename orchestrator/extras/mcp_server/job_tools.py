@@ -146,7 +146,7 @@ class ListTools(DoorTools):
         )
 
 
-class Script(NamedTuple):
+class _GivenScript(NamedTuple):
     """A script that is to run."""
 
     source: str
@@ -218,7 +218,7 @@ class SubmitTools(DoorTools):
             "idempotency_key": idempotency_key,
         }
         async with self._door.open(context) as opened:
-            return await _submit(opened, fields, workspace, Script(script, inputs))
+            return await _submit(opened, fields, workspace, _GivenScript(script, inputs))
 
     async def submit_job(
         self,
@@ -264,7 +264,10 @@ class SubmitTools(DoorTools):
 
 
 async def _submit(
-    opened: Opened, fields: dict[str, Any], workspace: str | None, script: Script | None = None
+    opened: Opened,
+    fields: dict[str, Any],
+    workspace: str | None,
+    script: _GivenScript | None = None,
 ) -> Submitted:
     request = JobRequest.model_validate(_given(fields))
     spec, stored = request.spec(), StoredWorkspace(StartFiles())

@@ -59,7 +59,10 @@ for first = first_child, #ARGV, 3 do
   if refusal then report_child(id, child.id, 'refused', refusal) end
   await(child.id, state)
 end
-redis.call('HSET', key('job', id), 'attempt', job.attempt - 1)
+-- What wakes up often, because it waits for any of many, is not lost with the third of its workers:
+-- its attempts are counted anew.
+local attempt = any ~= '' and 0 or job.attempt - 1
+redis.call('HSET', key('job', id), 'attempt', attempt)
 release_slots(id, job.root, job.host)
 local why = #open > 0 and description or 'children: 0 of ' .. awaited
 count_state(id, 'waiting')
@@ -69,7 +72,7 @@ redis.call('HSET', key('job', id), 'state', 'waiting', 'dispatched', 0, 'token',
 if any ~= '' then redis.call('HSET', key('job', id), 'wake_any', any) end
 if (#open == 0 and awaited == 0) or (any ~= '' and has_arrived) then
   redis.call('DEL', key('awaited', id))
-  requeue(id, job.root, job.attempt - 1, 'what it waited for is done')
+  requeue(id, job.root, attempt, 'what it waited for is done')
   return 'queued'
 end
 if ARGV[8] ~= '' then
@@ -77,7 +80,7 @@ if ARGV[8] ~= '' then
 end
 if ARGV[10] ~= '' then redis.call('HSET', key('job', id), 'wake_at', ARGV[10]) end
 if #open == 0 then resume_clock(id) end
-journal(id, job.attempt - 1, {state = 'waiting', reason = why})
+journal(id, attempt, {state = 'waiting', reason = why})
 if asked then
   notify(id, 'approval', asked, id)
   if job.root ~= id then notify(job.root, 'approval', asked, id) end

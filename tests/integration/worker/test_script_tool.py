@@ -1,4 +1,4 @@
-"""An agent whose definition has `scripts: true` runs a script: a job, of which it gets the value."""
+"""An agent with `scripts: true` runs a script: a job of its own, of which it gets the value."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ async def test_a_script_that_fails_says_where(bench: Bench) -> None:
     result = await run(bench, 'found = await agent("review a")\nprint("here")\ninputs["none"]\n')
 
     assert result.error is not None
-    assert result.error.type == "ScriptFailed"
+    assert result.error.type == "ScriptAborted"
     assert "line 3" in result.error.message
     (logged,) = await entries(bench, result.job_id, EventType.SCRIPT_LOG)
     assert logged.data["lines"] == ["here"]

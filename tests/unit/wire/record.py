@@ -148,6 +148,13 @@ async def _record(redis: FakeAsyncRedis, job_id: str) -> dict[str, str]:
     return fields
 
 
+SCRIPT_CALL = {
+    "key": "c0ffee/1", "function": "agent", "label": "review a", "jobs": ["job-3"],
+    "agent": "general-purpose", "phase": "review",
+}  # fmt: skip
+SCRIPT_VALUE = {"id": "job-3", "ok": True, "state": "succeeded", "summary": "It is fine."}
+
+
 async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str, str]]:
     """A parent's journal, and the kinds that only a lost host or a stream of words brings about."""
     worker = make_worker(concurrency=50)
@@ -177,6 +184,20 @@ async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str,
         (EventType.NETWORK_CONNECTION, CONNECTION),
         (EventType.NETWORK_SUMMARY, {"hosts": {"pypi.org:443": SUMMED}}),
         (EventType.NETWORK_LIMIT, {"limit_bytes": 1024, "used_bytes": 1100}),
+        (EventType.SCRIPT_STARTED, {"interpreter": "1.4.0"}),
+        (EventType.SCRIPT_PHASE, {"name": "review", "snapshot": HASH, "layers": [HASH]}),
+        (EventType.SCRIPT_CALL, {"calls": [SCRIPT_CALL]}),
+        (
+            EventType.SCRIPT_RESULT,
+            {"key": "c0ffee/1", "function": "agent", "label": "review a", "ok": True}
+            | {"value": {"kind": "result", "value": SCRIPT_VALUE}, "job": "job-3"},
+        ),
+        (EventType.SCRIPT_LOG, {"lines": ["one of two"]}),
+        (
+            EventType.SCRIPT_ENDED,
+            {"asked": 2, "answered": 1, "failed": 0, "cancelled": 0, "never_run": 1, "kept": 0}
+            | {"reasons": ["limits.max_calls"]},
+        ),
     ):
         entries.append({"type": str(kind), "attempt": "1", "data": json.dumps(data)})
     return entries

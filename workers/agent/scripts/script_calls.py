@@ -1,4 +1,4 @@
-"""Answers the calls of a script: from the journal as far as that goes, and then anew."""
+"""CallAnswers the calls of a script: from the journal as far as that goes, and then anew."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fanout.orchestrator.approvals import DECISIONS, Decision, fingerprint
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.approvals import Approval, approval_id
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
-from fanout.orchestrator.scripts.calls import BadCall, Call
+from fanout.orchestrator.scripts.calls import BadCall, ScriptCall
 from fanout.orchestrator.scripts.program import AGENT_FAILED
-from fanout.orchestrator.scripts.run import Answers, Settled, Waits
+from fanout.orchestrator.scripts.run import CallAnswers, SettledCall, Waits
 from fanout.orchestrator.scripts.values import Handle, LandReport, Result
 from fanout.orchestrator.workspace.blobs import BlobStore
 
@@ -30,9 +30,10 @@ WAKE_SHARE = 10.0
 """With more it waits that many times as long as its last run took: replays take a tenth of the time
 of a worker at the most."""
 MAX_WAKE_SECONDS = 20.0
+"""The longest such wait: a person who watches sees something new within it."""
 
 
-class ScriptCalls(Answers):
+class ScriptCalls(CallAnswers):
     """The calls of a script during one attempt.
 
     Args:
@@ -82,14 +83,14 @@ class ScriptCalls(Answers):
         """Those that are to be started."""
         self._earlier: list[JobCall] = []
         """Those that an earlier attempt has made, until it is known whether it has started them."""
-        self._asks: dict[str, Call] = {}
-        self._lands: dict[str, Call] = {}
-        self._firsts: dict[str, Call] = {}
-        self._own: dict[str, Call] = {}
+        self._asks: dict[str, ScriptCall] = {}
+        self._lands: dict[str, ScriptCall] = {}
+        self._firsts: dict[str, ScriptCall] = {}
+        self._own: dict[str, ScriptCall] = {}
         """Calls that this job does itself, and has not begun."""
         self._ready: list[JobCall] = []
         """Calls whose jobs have ended, last one first."""
-        self._working: dict[str, asyncio.Task[Settled]] = {}
+        self._working: dict[str, asyncio.Task[SettledCall]] = {}
         """Those that it has begun."""
         self._phase, self._start = "", spec.start
         self._of_phase: list[JobCall] = []
@@ -99,8 +100,8 @@ class ScriptCalls(Answers):
 
     # The calls
 
-    async def made(self, call: Call) -> None:
-        """See `Answers.made`."""
+    async def made(self, call: ScriptCall) -> None:
+        """See `CallAnswers.made`."""
         self._jobs.check(call)
         if call.job_count:
             self._add_jobs(call)
@@ -118,7 +119,7 @@ class ScriptCalls(Answers):
             self._files.check(call)
             self._own[call.key] = call
 
-    def _add_jobs(self, call: Call) -> JobCall:
+    def _add_jobs(self, call: ScriptCall) -> JobCall:
         one = self._jobs.job_call(call, self._start, self._phase)
         one.is_kept = call.key in self._kept
         self.calls[call.key] = one
@@ -128,19 +129,19 @@ class ScriptCalls(Answers):
         (self._new if is_new else self._earlier).append(one)
         return one
 
-    def _check_first(self, call: Call) -> None:
+    def _check_first(self, call: ScriptCall) -> None:
         settled = {one.ids[0] for one in self.calls.values() if one.is_settled}
         if all(handle.id in settled for handle in call.arguments["handles"]):
             raise BadCall("first(): all these handles have been awaited: leave them out.")
 
-    def _check_land(self, call: Call) -> None:
+    def _check_land(self, call: ScriptCall) -> None:
         known = {job_id for one in self.calls.values() for job_id in (*one.ids, one.winner)}
         for result in _results(call):
             if result.id and result.id not in known:
                 raise BadCall("land() takes results of calls of this script.")
 
-    async def at_once(self, call: Call) -> Any:
-        """See `Answers.at_once`."""
+    async def at_once(self, call: ScriptCall) -> Any:
+        """See `CallAnswers.at_once`."""
         if call.function == "start":
             self._jobs.check(call)
             one = self._add_jobs(call)
@@ -150,7 +151,7 @@ class ScriptCalls(Answers):
             return None
         return await self._begin_phase(call)
 
-    async def _begin_phase(self, call: Call) -> Waits | None:
+    async def _begin_phase(self, call: ScriptCall) -> Waits | None:
         """End the phase before: its calls have ended, and what they changed has landed."""
         start = self._journal.phase()
         if start is None:
@@ -196,8 +197,8 @@ class ScriptCalls(Answers):
 
     # Their results
 
-    async def next(self, pending: Mapping[str, Call]) -> Settled | None:
-        """See `Answers.next`."""
+    async def next(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
+        """See `CallAnswers.next`."""
         settled = await self._journal.next_result(pending)
         if settled is not None:
             self._note_settled(settled)
@@ -209,7 +210,7 @@ class ScriptCalls(Answers):
             await self._journal.result(settled, **self._notes(settled))
         return settled
 
-    def _note_settled(self, settled: Settled) -> None:
+    def _note_settled(self, settled: SettledCall) -> None:
         """Note that a call that became jobs has its result."""
         result = settled.value
         if not isinstance(result, Result):
@@ -222,7 +223,7 @@ class ScriptCalls(Answers):
         if result.state == REFUSED:
             one.refusal = result.error
 
-    def _notes(self, settled: Settled) -> dict[str, Any]:
+    def _notes(self, settled: SettledCall) -> dict[str, Any]:
         """Return what its entry has besides: whose result it is, and whether it is an old one."""
         if not isinstance(settled.value, Result):
             return {}
@@ -238,7 +239,7 @@ class ScriptCalls(Answers):
         new, self._new = [*missing, *self._new], []
         await self._jobs.begin(new)
 
-    async def _next_live(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def _next_live(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         for key in [one for one in self._own if one in pending]:
             self._working[key] = asyncio.create_task(self._files.answer(self._own.pop(key)))
         while True:
@@ -248,7 +249,7 @@ class ScriptCalls(Answers):
                 return settled
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _arrived(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def _arrived(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         """Return a result that has arrived; None if there is none."""
         for key in [one for one, task in self._working.items() if task.done() and one in pending]:
             settled = self._working.pop(key).result()
@@ -263,7 +264,7 @@ class ScriptCalls(Answers):
                 return landed
         return await self._of_ready(pending) or await self._looked(pending)
 
-    async def _looked(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def _looked(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         """Look which jobs have ended, and return a result of one.
 
         A wake-up with a thousand results looks once, and once more when all of them are settled.
@@ -274,7 +275,7 @@ class ScriptCalls(Answers):
         self._ready.reverse()
         return await self._of_ready(pending)
 
-    async def _of_ready(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def _of_ready(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         while self._ready:
             one = self._ready.pop()
             call = pending.get(one.call.key) or self._first_of(one, pending)
@@ -284,7 +285,7 @@ class ScriptCalls(Answers):
                     return settled
         return None
 
-    def _first_of(self, one: JobCall, pending: Mapping[str, Call]) -> Call | None:
+    def _first_of(self, one: JobCall, pending: Mapping[str, ScriptCall]) -> ScriptCall | None:
         """Return the pending call of `first` that waits for a started call, if one does."""
         for call in self._firsts.values():
             ids = (handle.id for handle in call.arguments["handles"])
@@ -292,7 +293,7 @@ class ScriptCalls(Answers):
                 return call
         return None
 
-    async def _of_jobs(self, call: Call, one: JobCall) -> Settled | None:
+    async def _of_jobs(self, call: ScriptCall, one: JobCall) -> SettledCall | None:
         if one.is_kept:
             kept = await read_result(self._kept[one.call.key], call, self._blobs)
             return replace(kept, value=replace(kept.value, id=one.ids[0]))
@@ -303,11 +304,11 @@ class ScriptCalls(Answers):
         if one.call.is_checked and not found.ok:
             why = found.error or found.state
             error = f"{call.label}: {why}" if call.function != "first" else f"{found.label}: {why}"
-        return Settled(call, found, error)
+        return SettledCall(call, found, error)
 
     # Landing, and questions to people
 
-    async def _landed(self, call: Call) -> Settled | None:
+    async def _landed(self, call: ScriptCall) -> SettledCall | None:
         ids = [one.id for one in _results(call) if one.ok]
         if await self._land(ids):
             return None
@@ -320,18 +321,18 @@ class ScriptCalls(Answers):
         ]
         del self._lands[call.key]
         await self._checkpoint()
-        return Settled(call, LandReport(not conflicts, landed, conflicts))
+        return SettledCall(call, LandReport(not conflicts, landed, conflicts))
 
-    def _answered(self, call: Call) -> Settled | None:
+    def _answered(self, call: ScriptCall) -> SettledCall | None:
         answer = self._history.answers.get(approval_id(self._spec.id, call.key))
         if answer is None:
             return None
         options = [*(call.arguments["options"] or ())]
         if answer.decision == "respond":
-            return Settled(call, str(answer.response))
+            return SettledCall(call, str(answer.response))
         if len(options) == 2:  # noqa: PLR2004 - yes or no
-            return Settled(call, options[answer.decision != "approve"])
-        return Settled(call, None, f"the question was rejected: {answer.message}", AGENT_FAILED)
+            return SettledCall(call, options[answer.decision != "approve"])
+        return SettledCall(call, None, f"the question was rejected: {answer.message}", AGENT_FAILED)
 
     def approvals(self, agent: str) -> tuple[Approval, ...]:
         """Return the questions for which the script waits, as those of an agent of that name."""
@@ -383,7 +384,7 @@ class ScriptCalls(Answers):
         return count
 
 
-def _results(call: Call) -> list[Result]:
+def _results(call: ScriptCall) -> list[Result]:
     given = call.arguments["results"]
     return [given] if isinstance(given, Result) else [*given]
 
@@ -393,7 +394,7 @@ def _paths(landed: Mapping[str, Any]) -> str:
     return ", ".join(str(one["path"]) for one in listed if isinstance(one, Mapping)) or "a file"
 
 
-def _approval(job_id: str, call: Call, agent: str) -> Approval:
+def _approval(job_id: str, call: ScriptCall, agent: str) -> Approval:
     options = [*(call.arguments["options"] or ())]
     arguments: dict[str, Any] = {"question": call.arguments["question"], "options": options}
     offered: tuple[Decision, ...] = ("reject", "respond")

@@ -10,8 +10,8 @@ from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.scripts.calls import BadCall, Call
-from fanout.orchestrator.scripts.run import Settled
+from fanout.orchestrator.scripts.calls import BadCall, ScriptCall
+from fanout.orchestrator.scripts.run import SettledCall
 from fanout.orchestrator.scripts.values import Ran, Spent
 
 from ...heartbeat import elapsed_clock
@@ -22,12 +22,15 @@ MAX_READ_BYTES = 1024 * 1024
 MAX_OUTPUT_BYTES = 64 * 1024
 """What a script gets of a command's output: its beginning and its end."""
 MAX_FILES = 10_000
+"""The most paths of one `files`: as many as a script may have calls."""
 WALK_SECONDS = 20.0
+"""How long the listing of all files may take: a large repository takes a second."""
 COMMAND_SECONDS = 600.0
+"""The longest `run` without a `timeout_seconds` of its own: a test suite of minutes fits."""
 
 
 class FileCalls:
-    """Answers these calls for one attempt.
+    """CallAnswers these calls for one attempt.
 
     Args:
         sandbox: The job's sandbox.
@@ -54,7 +57,7 @@ class FileCalls:
         self._ends_at = ends_at
         self._spent = spent
 
-    def check(self, call: Call) -> None:
+    def check(self, call: ScriptCall) -> None:
         """Refuse a call that cannot be done.
 
         Raises:
@@ -69,7 +72,7 @@ class FileCalls:
         if path.startswith("/") or ".." in path.split("/"):
             raise BadCall(f"{call.function}(): paths are relative to the workspace, without '..'.")
 
-    async def answer(self, call: Call) -> Settled:
+    async def answer(self, call: ScriptCall) -> SettledCall:
         """Do what a call asks for.
 
         Raises:
@@ -84,25 +87,25 @@ class FileCalls:
                 return await self._list(call, str(arguments["pattern"]))
             case "run":
                 return await self._run(call)
-        return Settled(call, await self._spent())
+        return SettledCall(call, await self._spent())
 
-    async def _read(self, call: Call, path: str) -> Settled:
+    async def _read(self, call: ScriptCall, path: str) -> SettledCall:
         try:
             content = await self._sandbox.read_bytes(f"{WORKSPACE}/{path}", MAX_READ_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
-            return Settled(call, None, f"no such file: {path}", "FileNotFoundError")
+            return SettledCall(call, None, f"no such file: {path}", "FileNotFoundError")
         except IsADirectoryError:
-            return Settled(call, None, f"is a folder: {path}", "IsADirectoryError")
+            return SettledCall(call, None, f"is a folder: {path}", "IsADirectoryError")
         except OSError as error:
-            return Settled(call, None, f"{path}: {error.strerror or 'not readable'}", "OSError")
+            return SettledCall(call, None, f"{path}: {error.strerror or 'not readable'}", "OSError")
         if len(content) > MAX_READ_BYTES:
             why = (
                 f"{path} has more than {MAX_READ_BYTES:,} bytes: let an agent or a command read it"
             )
-            return Settled(call, None, why, "OSError")
-        return Settled(call, content.decode(errors="replace"))
+            return SettledCall(call, None, why, "OSError")
+        return SettledCall(call, content.decode(errors="replace"))
 
-    async def _list(self, call: Call, pattern: str) -> Settled:
+    async def _list(self, call: ScriptCall, pattern: str) -> SettledCall:
         walk = await self._sandbox.walk(
             WORKSPACE, max_entries=10 * MAX_FILES, timeout_seconds=WALK_SECONDS
         )
@@ -110,10 +113,10 @@ class FileCalls:
         found = [path for path in paths if matches(path, pattern)]
         if not walk.complete or len(found) > MAX_FILES:
             why = f"files({pattern!r}) finds too many files: name a folder"
-            return Settled(call, None, why, "OSError")
-        return Settled(call, sorted(found))
+            return SettledCall(call, None, why, "OSError")
+        return SettledCall(call, sorted(found))
 
-    async def _run(self, call: Call) -> Settled:
+    async def _run(self, call: ScriptCall) -> SettledCall:
         left = max(self._ends_at - elapsed_clock(), 1.0)
         seconds = min(float(call.arguments["timeout_seconds"] or COMMAND_SECONDS), left)
         ended = await self._sandbox.run(
@@ -124,7 +127,7 @@ class FileCalls:
             )
         )
         output = ended.output.decode(errors="replace")
-        return Settled(call, Ran(ended.exit_code == 0, ended.exit_code, output))
+        return SettledCall(call, Ran(ended.exit_code == 0, ended.exit_code, output))
 
 
 def matches(path: str, pattern: str) -> bool:

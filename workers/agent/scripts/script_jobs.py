@@ -21,7 +21,7 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import TERMINAL_STATES
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
-from fanout.orchestrator.scripts.calls import BEST_OF, BadCall, Call
+from fanout.orchestrator.scripts.calls import BEST_OF, BadCall, ScriptCall
 from fanout.orchestrator.scripts.values import Result
 
 from ..delegation.child_jobs import ChildJobs
@@ -45,7 +45,7 @@ JUDGED_CHARACTERS = 4_000
 class JobCall:
     """A call that becomes jobs."""
 
-    call: Call
+    call: ScriptCall
     ids: tuple[str, ...]
     """The jobs, in order."""
     start: StartFiles
@@ -99,7 +99,7 @@ class ScriptJobs:
         """What binds the calls of a conversation does not bind a script, which has `max_calls`;
         judges and reworks are further children."""
 
-    def check(self, call: Call) -> None:
+    def check(self, call: ScriptCall) -> None:
         """Refuse a command that the caller of the script may not choose.
 
         Raises:
@@ -116,7 +116,7 @@ class ScriptJobs:
         except ChoiceRefused as error:
             raise BadCall(f"{call.function}(): {error}") from None
 
-    def job_call(self, call: Call, start: StartFiles, phase: str) -> JobCall:
+    def job_call(self, call: ScriptCall, start: StartFiles, phase: str) -> JobCall:
         """Return the jobs that a call becomes; the same ones in each attempt."""
         self._asked += call.job_count
         ids = tuple(self._id(call, str(number)) for number in range(call.job_count))
@@ -127,7 +127,7 @@ class ScriptJobs:
             )
         return made
 
-    def _id(self, call: Call, which: str) -> str:
+    def _id(self, call: ScriptCall, which: str) -> str:
         return job_id_of_call(self._spec.id, f"script/{call.key}/{which}")
 
     async def begin(self, calls: Sequence[JobCall]) -> None:
@@ -305,7 +305,7 @@ class ScriptJobs:
         return count
 
 
-def _item(call: Call) -> dict[str, Any]:
+def _item(call: ScriptCall) -> dict[str, Any]:
     """Return the arguments of a call as those of a task."""
     arguments = call.arguments
     return {
@@ -317,7 +317,7 @@ def _item(call: Call) -> dict[str, Any]:
     }
 
 
-def _judge_item(call: Call, passed: Sequence[Result]) -> dict[str, Any]:
+def _judge_item(call: ScriptCall, passed: Sequence[Result]) -> dict[str, Any]:
     candidates = [
         f"## Candidate {number}\n\n{_judged_text(one)}" for number, one in enumerate(passed, 1)
     ]

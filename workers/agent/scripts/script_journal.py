@@ -16,9 +16,9 @@ from fanout.orchestrator.jobs.bounds import json_bytes
 from fanout.orchestrator.jobs.failures import ScriptDiverged
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.scripts.calls import AGENT, BEST_OF, Call
+from fanout.orchestrator.scripts.calls import AGENT, BEST_OF, ScriptCall
 from fanout.orchestrator.scripts.program import AGENT_FAILED
-from fanout.orchestrator.scripts.run import Settled
+from fanout.orchestrator.scripts.run import SettledCall
 from fanout.orchestrator.scripts.values import restored, stored
 from fanout.orchestrator.workspace.blobs import BlobStore
 
@@ -105,7 +105,7 @@ class ScriptJournal:
                 EventType.SCRIPT_STARTED, {"interpreter": version}, "script begins"
             )
 
-    def call(self, call: Call, jobs: Sequence[str], phase: str) -> bool:
+    def call(self, call: ScriptCall, jobs: Sequence[str], phase: str) -> bool:
         """Record a call, at the next `flush`; return whether it is new.
 
         Raises:
@@ -133,7 +133,7 @@ class ScriptJournal:
                 EventType.SCRIPT_CALL, {"calls": [*now]}, f"script calls {now[-1]['label']}"[:80]
             )
 
-    async def next_result(self, pending: Mapping[str, Call]) -> Settled | None:
+    async def next_result(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         """Return the next result that an earlier attempt had; None if there is none left.
 
         Raises:
@@ -151,7 +151,7 @@ class ScriptJournal:
             )
         return await read_result(data, call, self._blobs)
 
-    async def result(self, settled: Settled, **notes: JsonValue) -> None:
+    async def result(self, settled: SettledCall, **notes: JsonValue) -> None:
         """Write the result of a call: before the script sees it."""
         form = stored(settled.value)
         data: dict[str, JsonValue] = {
@@ -210,7 +210,7 @@ class ScriptJournal:
             await self._journal.note(EventType.SCRIPT_ENDED, counts, "script has ended")
 
 
-async def read_result(data: Mapping[str, Any], call: Call, blobs: BlobStore) -> Settled:
+async def read_result(data: Mapping[str, Any], call: ScriptCall, blobs: BlobStore) -> SettledCall:
     """Return a result as the journal has it.
 
     Raises:
@@ -221,7 +221,7 @@ async def read_result(data: Mapping[str, Any], call: Call, blobs: BlobStore) -> 
         form = json.loads(await blobs.get(str(data["blob"])))
     value = restored(form) if isinstance(form, Mapping) else None
     error = str(data.get("error") or "")
-    return Settled(call, value, error, str(data.get("exception") or AGENT_FAILED))
+    return SettledCall(call, value, error, str(data.get("exception") or AGENT_FAILED))
 
 
 def results_of_jobs(entries: Sequence[JournalEvent]) -> dict[str, Mapping[str, Any]]:

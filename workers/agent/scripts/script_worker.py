@@ -18,8 +18,8 @@ from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import (
     JobFailure,
+    ScriptAborted,
     ScriptDiverged,
-    ScriptFailed,
     ScriptIncomplete,
     UnknownJob,
 )
@@ -28,7 +28,7 @@ from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.scripts.agents import script_agents
 from fanout.orchestrator.scripts.program import InvalidScript, interpreter_version
-from fanout.orchestrator.scripts.run import Ended, ScriptError, run_script
+from fanout.orchestrator.scripts.run import ScriptError, ScriptValue, run_script
 from fanout.orchestrator.scripts.values import Spent
 from fanout.orchestrator.shortening import count
 
@@ -128,7 +128,7 @@ class ScriptWorker:
         self._journal.activity.begin("script")
         history = await self._journal.history()
         self._checkpoints.load_checkpoints(history.checkpoints)
-        self._steps.load(await self._journal.entries())
+        self._steps.load(await self._journal.entries_so_far())
         await self._children.load_tree_model()
         await self._collector.resume(history)
         await self._shared.read(self._used.budget.usage)
@@ -140,7 +140,7 @@ class ScriptWorker:
             self._check_replayed()
             await calls.flush()
             await self._end(calls)
-            raise ScriptFailed(f"The script failed: {error}") from None
+            raise ScriptAborted(f"The script failed: {error}") from None
         finally:
             await uninterrupted(calls.close())
 
@@ -158,7 +158,7 @@ class ScriptWorker:
             printed=calls.printed,
         )
         await calls.flush()
-        if not isinstance(ended, Ended):
+        if not isinstance(ended, ScriptValue):
             return self._waits(calls)
         self._check_replayed()
         await calls.look()
@@ -242,7 +242,7 @@ class ScriptWorker:
         approvals = calls.approvals(self._definition.name)
         tasks = calls.awaited(elapsed_clock() - self._began_at)
         if not approvals and not tasks.started:
-            raise ScriptFailed("The script failed: it waits for nothing that could arrive.")
+            raise ScriptAborted("The script failed: it waits for nothing that could arrive.")
         return AgentAnswer(approvals=approvals, tasks=tasks)
 
     async def _end(self, calls: ScriptCalls) -> dict[str, JsonValue]:
@@ -273,7 +273,7 @@ class ScriptWorker:
         if counts["never_run"]:
             failure = ScriptIncomplete(_incomplete(counts))
         elif self._spec.output_schema and not fits_schema(self._spec.output_schema, value):
-            failure = ScriptFailed("The script's value does not fit its job's output_schema.")
+            failure = ScriptAborted("The script's value does not fit its job's output_schema.")
         if failure is not None:
             return replace(answer, failure=failure)
         return await self._verified(answer)
