@@ -31,8 +31,7 @@ Inherit = Literal["conversation"]
 """What a task may inherit from its caller."""
 
 _KEPT_FILES = tuple(
-    f"{KEY_PREFIX}{folder}/"
-    for folder in (LARGE_TOOL_RESULTS, TASK_RESULTS, CONVERSATION_HISTORY)
+    f"{KEY_PREFIX}{folder}/" for folder in (LARGE_TOOL_RESULTS, TASK_RESULTS, CONVERSATION_HISTORY)
 )
 """Keys of the state with files that the messages name."""
 
