@@ -226,7 +226,9 @@ async def test_tasks_of_a_programs_agent_raise_its_next_request_by_no_more_than_
 ) -> None:
     async with place.client() as client:
         await place.ready(client)
-        run = await Coordination(client, tmp_path, tmp_path).run(reply, LOOK_AT_SOME if len(reply["calls"]) == 1 else LOOK)
+        run = await Coordination(client, tmp_path, tmp_path).run(
+            reply, LOOK_AT_SOME if len(reply["calls"]) == 1 else LOOK
+        )
 
     print(rises(run.events))
     assert max(rises(run.events)) <= LIMIT
