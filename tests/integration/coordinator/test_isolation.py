@@ -84,10 +84,8 @@ async def test_a_failed_child_leaves_nothing_and_its_siblings_work_is_kept(
     )
     good = child("good", calls(made["good"]), calls(call("explode")), says("made"), **tools)
     first = calls(call("write_file", file_path="/workspace/old", content="old"))
-    parent = recorder(
-        "parent",
-        [first, calls(ask("bad"), ask("good")), calls(call("glob", pattern="**")), says("on")],
-    )
+    look = calls(call("glob", pattern="**", path="/workspace"))
+    parent = recorder("parent", [first, calls(ask("bad"), ask("good")), look, says("on")])
     backend: Backend | None = DirectoryBackend(tmp_path) if where == "directory" else None
     run = await Run(parent, subagents=[bad, good], backend=backend).to_end()
     assert [result["status"] for result in run.results[1:3]] == ["error", "success"]
