@@ -156,9 +156,12 @@ MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
 after the visibility timeout and claim nothing."""
 
 
-OF_LIVE_JOBS = ("fanout:dispatch:bound", "fanout:dispatch:starved")
-"""The beginnings of keys with jobs that are in transit to a worker, or wait for memory; the others
-of that family are of workers, and counters."""
+OF_LIVE_JOBS = tuple(
+    f"fanout:dispatch:{kind}"
+    for kind in ("bound", "starved", "working", "model_waiting", "model_turns", "model_deadlines")
+)
+"""The beginnings of keys with jobs that are in transit, work, or wait for memory or a model; the
+others of that family are of workers, and counters."""
 
 
 def _may_stay(key: str) -> bool:

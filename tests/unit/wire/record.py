@@ -49,7 +49,8 @@ FULL = JobSpec.model_validate(
         "verify_merges": "make check", "model": "gemini-2.5-pro",
         "limits": {
             "timeout_seconds": 60, "max_model_calls": 5, "max_tokens": 10_000, "max_cost_usd": 0.5,
-            "max_tool_calls": 9, "max_wait_seconds": 600, "cpus": 2, "memory_bytes": 1024**3, "pids": 100, "disk_bytes": 1024**3,
+            "max_tool_calls": 9, "max_wait_seconds": 600,
+            "cpus": 2, "memory_bytes": 1024**3, "pids": 100, "disk_bytes": 1024**3,
             "network": ["pypi.org"], "network_bytes": 10**9,
         },
         "interrupt_on": {"execute": ["approve", "reject"], "write_file": True}, "priority": 7,
