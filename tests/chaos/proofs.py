@@ -156,13 +156,15 @@ MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
 after the visibility timeout and claim nothing."""
 
 
-OF_LIVE_JOBS = (
-    *("fanout:dispatch:bound", "fanout:dispatch:calls", "fanout:dispatch:starved"),
-    *("fanout:dispatch:after", "fanout:dispatch:before", "fanout:dispatch:linking"),
-    *("fanout:dispatch:unlinked", "fanout:dispatch:predecessors"),
+OF_LIVE_JOBS = tuple(
+    f"fanout:dispatch:{kind}"
+    for kind in (
+        *("bound", "calls", "starved", "working", "model_waiting", "model_turns"),
+        *("model_deadlines", "after", "before", "linking", "unlinked", "predecessors"),
+    )
 )
-"""The beginnings of keys with jobs that are in transit to a worker, call models, or wait for memory
-or for other jobs; the others of that family are of workers, and counters."""
+"""The beginnings of keys with jobs that are in transit, work, call models, or wait for memory, a
+model or other jobs; the others of that family are of workers, and counters."""
 
 
 def _may_stay(key: str) -> bool:

@@ -27,9 +27,9 @@ from .services import JobServices
 
 log = structlog.get_logger(__name__)
 
-ANSWERED_SECONDS = 5.0
+ANSWERED_SECONDS = 2.0
 """How often a process records that a model answers: a failure is not that of all requests if others
-were answered meanwhile."""
+were answered since it had failed before, which is at least four seconds ago."""
 LOOK_SECONDS = 5.0
 """How often a worker looks whether a key has changed for which jobs wait."""
 
@@ -85,7 +85,7 @@ class JobModelStates:
                 wait_seconds=failed.wait_seconds,
                 # An address at which nothing has ever answered is probably mistyped, as a key is.
                 must_have_worked=state is store.ModelState.REFUSED or failed.status is None,
-                failed_for_seconds=failed.seconds + ANSWERED_SECONDS if is_doubtful else None,
+                failed_for_seconds=failed.seconds if is_doubtful else None,
             )
         )
         if closed is not None:

@@ -422,6 +422,7 @@ class ResilientModel(BaseLlm):
                     yield unusable(candidate.model, provider_words(error), reply)
                     return
                 if attempt + 1 < attempts:
+                    held.is_repeated()
                     await self._pause(failure, attempt, asked_for_seconds(error))
             else:
                 if not stream and progress is not _NOBODY:

@@ -68,7 +68,7 @@ class FailedRequest:
     wait_seconds: float | None
     """The time that the service gives; None: it gives none."""
     seconds: float
-    """How long the request and its repetitions took."""
+    """How long ago it had failed before, or was first sent."""
     status: int | None
     """The HTTP status; None: nothing was answered."""
 
@@ -153,6 +153,10 @@ class HeldRequest:
         if not isinstance(answer, bool):
             raise ModelNotOpen([answer])
         self.is_trial = answer
+
+    def is_repeated(self) -> None:
+        """Note that the request has failed, and is going to be sent again."""
+        self._begun_at = time.monotonic()
 
     async def answered(self) -> None:
         """Record that the service replies."""
