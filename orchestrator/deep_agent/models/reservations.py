@@ -95,6 +95,8 @@ class ReservedRequests:
         self._received = 0
         """The estimated size of what came of the reply, in tokens."""
         self._reported = ModelUsage()
+        self.fault: Exception | None = None
+        """Why a reservation could not be settled: no failure of the model."""
 
     async def reserve(self, request: LlmRequest) -> None:
         """Reserve what a request may use, and limit its output to that.
@@ -156,10 +158,15 @@ class ReservedRequests:
 
     async def _settle(self, *, is_reply: bool) -> None:
         self._is_answered = is_reply
-        if self._reservations is not None and self._call is not None:
+        if self._reservations is None or self._call is None:
+            return
+        try:
             await self._reservations.settle(
                 self._call, self._model, self._used(), is_reply=is_reply
             )
+        except Exception as error:
+            self.fault = error
+            raise
 
     def _used(self) -> ModelUsage:
         """Return what the request has used: as its service reported it, else as it seems."""

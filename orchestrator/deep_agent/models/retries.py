@@ -390,7 +390,9 @@ class ResilientModel(BaseLlm):
                         replied = replied or not response.partial
                         limited.note(response)
                         yield response
-            except Exception as error:  # noqa: BLE001 - every exception is translated
+            except Exception as error:
+                if error is reserved.fault:
+                    raise
                 await reserved.failed(error)
                 failure = translated(error, candidate.model)
                 progress.failed(str(failure.status or "no usable reply"))

@@ -585,8 +585,9 @@ end
 local function hold(ids, call, sign)
   for _, id in ipairs(ids) do
     local reserved = key('dispatch', 'reserved', id)
-    redis.call('HINCRBY', reserved, 'tokens', sign * (call.input + call.output))
-    redis.call('HINCRBY', reserved, 'nanodollars', sign * call.nanodollars)
+    -- Zero is added because Redis takes no negative one.
+    redis.call('HINCRBY', reserved, 'tokens', sign * (call.input + call.output) + 0)
+    redis.call('HINCRBY', reserved, 'nanodollars', sign * call.nanodollars + 0)
   end
 end
 

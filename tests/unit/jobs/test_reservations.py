@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from fakeredis import FakeAsyncRedis
+from redis.asyncio import Redis
 
 from fanout.orchestrator.jobs.budget import BudgetState
 from fanout.orchestrator.jobs.failures import LeaseLost
 from fanout.orchestrator.jobs.spec import TreeBounds
+from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.reservations import (
@@ -21,9 +23,18 @@ from fanout.orchestrator.jobs.store.reservations import (
 from tests.builders import make_result, make_spec, make_worker
 from tests.waits import eventually, until_reaped
 
+pytestmark = pytest.mark.redis
+
 WORKER = make_worker()
 CALL = CallSize("a-model", 1000, 8000, 4000, input_usd=0.01, output_usd=0.000_01)
 """At the least 0.05 dollars, at the most 0.09."""
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    """A real one: a fake one takes numbers that it does not."""
+    async with connect(redis_url) as client:
+        yield client
 
 
 class Calls:
@@ -152,13 +163,19 @@ async def test_every_budget_above_a_job_holds_what_its_call_reserves(ledger: Led
     assert (await calls.state("tree")).max_cost_usd is None
 
 
-async def test_repeated_requests_reserve_and_settle_once(ledger: Ledger) -> None:
+async def test_repeated_requests_reserve_and_settle_once(ledger: Ledger, journal: Journal) -> None:
     calls = await running(ledger, SharedLimit("", max_tokens=100_000))
 
-    assert [await calls.reserve("call") for _ in range(2)] == [8000, 8000]
+    free = replace(CALL, input_usd=0, output_usd=0)
+
+    assert [await calls.reserve("call", free) for _ in range(2)] == [8000, 8000]
     reserved = await calls.state()
     for _ in range(2):
-        await calls.settle("call", 700)
+        await calls.settle("call", 700, is_reply=True)
+    for _ in range(2):
+        await calls.reserve("other", free)
+        await calls.settle("other")
+    await journal.append(calls.claim.spec.id, 1, EventType.MODEL_REPLY, {}, used={"model_calls": 1})
     settled = await calls.state()
 
     assert reserved.reserved_tokens == 9000
@@ -204,7 +221,7 @@ async def test_what_the_call_of_a_lost_worker_had_reserved_counts_as_spent(ledge
         await calls.reserve("another")
 
 
-async def test_what_is_reserved_goes_with_the_tree(redis: FakeAsyncRedis, ledger: Ledger) -> None:
+async def test_what_is_reserved_goes_with_the_tree(redis: Redis, ledger: Ledger) -> None:
     calls = await running(ledger, SharedLimit("tree", max_tokens=100_000), root_id="tree")
     claim = calls.claim
     await calls.reserve("call")
