@@ -309,8 +309,8 @@ async def test_a_judge_chooses_among_those_that_passed(bench: Bench) -> None:
     assert sum("the longest" in one for one in descriptions) == 1
 
 
-async def test_a_thousand_calls_wait_without_a_process(bench: Bench) -> None:
-    """Those that have arrived are settled at each wake-up, and the others stay where they are."""
+async def test_many_calls_are_settled_at_few_wake_ups(bench: Bench) -> None:
+    """What has arrived is settled at each, and the others stay where they are."""
     source = """
 import asyncio
 async def main():
