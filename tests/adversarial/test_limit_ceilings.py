@@ -30,6 +30,7 @@ OVER = {
     "timeout_seconds": 1e12,
     "max_model_calls": 10**9,
     "max_tool_calls": 10**9,
+    "max_calls": 10**9,
     "max_tokens": 10**15,
     "max_cost_usd": 1e9,
 }
