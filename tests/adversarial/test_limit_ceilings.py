@@ -31,6 +31,7 @@ OVER = {
     "max_model_calls": 10**9,
     "max_tool_calls": 10**9,
     "max_calls": 10**9,
+    "max_wait_seconds": 1e12,
     "max_tokens": 10**15,
     "max_cost_usd": 1e9,
 }

@@ -18,7 +18,7 @@ from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.reservations import (
     CallSize,
-    Reservations,
+    ReservationStore,
     SharedLimit,
     UsedUp,
 )
@@ -42,7 +42,7 @@ class JobReservations:
 
     def __init__(
         self,
-        reservations: Reservations,
+        reservations: ReservationStore,
         shared: SharedBudget,
         lease: HeldLease,
         journal: AttemptJournal,

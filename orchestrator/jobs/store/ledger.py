@@ -61,7 +61,7 @@ from .memory import ADVICE
 from .model_states import ClosedModel
 from .records import NOTHING, Records, Stored
 from .redis_errors import redis_failures
-from .reservations import Reservations
+from .reservations import ReservationStore
 from .stored import (
     Submission,
     entry_of_child,
@@ -220,7 +220,7 @@ class Ledger(Records):
         super().__init__(redis, keys)
         self._scripts = Scripts(redis, keys, SCRIPTS)
         self._run = self._scripts.run
-        self.reservations = Reservations(redis, keys)
+        self.reservations = ReservationStore(redis, keys)
         self._registered: dict[str, str] = {}
         """Worker -> the digest of its registration, as this process has last sent it."""
 

@@ -73,7 +73,7 @@ class UsedUp(NamedTuple):
 Wait = Callable[[], Awaitable[None]]
 
 
-class Reservations:
+class ReservationStore:
     """The reservations of one installation.
 
     Args:

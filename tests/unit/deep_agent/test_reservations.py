@@ -110,7 +110,7 @@ async def test_a_cancelled_request_costs_its_input_and_one_that_was_never_sent_n
             await asyncio.sleep(3600)
 
     shut = scripted([{"text": "never"}])
-    shut.rate_limiter = Shut()  # type: ignore[assignment]
+    shut.rate_limiter = Shut()
     asking = asyncio.create_task(ask(shut, purse))
     await eventually(lambda: len(purse.reserved) == 2)
     await cancel_and_wait(asking)
