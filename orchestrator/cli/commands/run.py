@@ -159,7 +159,7 @@ def run_(
     on_finish: OnFinishOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent on GOAL, or a script, and merge its changes into DIR.
+    """Run an agent on GOAL, or a script, and merge the changes.
 
     It may have other agents to help it. The run works on a copy of DIR and continues without this
     command: Ctrl-C, or a closed terminal, ends the view only; `fanout attach` shows it again. Exit
