@@ -80,7 +80,7 @@ def check(
     inputs: InputOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a script's syntax, types and names of agents, before anything runs.
+    """Check the syntax, types and agents' names of a script.
 
     Without --replies it is run up to its first call. Each fault is one line, with the line of the
     script; exit code 2 if there is one.
