@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -188,15 +189,25 @@ async def test_the_budget_of_model_calls_ends_a_job_in_order(agent: Agent) -> No
 
 
 async def test_the_budget_of_tokens_ends_a_job_in_order(agent: Agent) -> None:
+    none = await agent.run(limits=Limits(max_tokens=350))
+    assert none.error is not None
+    assert none.error.type == LimitReached.__name__
+    assert "max_tokens=350" in none.error.message
+    assert none.usage.model_calls == 0
+    found = re.search(r"a model call may need (\d+)", none.summary)
+    assert found is not None, none.summary
+
+    # Enough for two requests, and after the first for one.
+    most = 2 * int(found[1]) + 50
     step = Answer([call("execute", command="echo x >> steps.txt")])
     summed_up = Answer([text("## Summary\nas far as it went")])
-    result = await agent.run(step, step, summed_up, limits=Limits(max_tokens=350))
+    result = await agent.run(step, summed_up, limits=Limits(max_tokens=most))
 
     assert result.error is not None
     assert result.error.type == LimitReached.__name__
-    assert "max_tokens=350" in result.error.message
+    assert f"max_tokens={most}" in result.error.message
     assert result.summary == "as far as it went"
-    assert result.usage.input_tokens + result.usage.output_tokens <= 350
+    assert result.usage.input_tokens + result.usage.output_tokens <= most
 
 
 SCHEMA: dict[str, Any] = {
