@@ -30,7 +30,6 @@ class Answered(Exception):
             "resets in 2 d",
             172_800,
         ),
-        ({"anthropic-ratelimit-unified-reset": str(int(time.time()) + 600)}, "", 600),
         ({}, "not now", None),
         ({"x-ratelimit-reset": "soon"}, "", None),
     ],
@@ -40,6 +39,14 @@ def test_the_time_of_a_reset_is_read_from_headers_and_words(
 ) -> None:
     found = seconds_to_reset(Answered(429, message, headers))
     assert found == (None if seconds is None else pytest.approx(seconds, abs=2))
+
+
+def test_the_time_of_a_reset_may_be_one_of_day() -> None:
+    at = time.time() + 600
+    found = seconds_to_reset(Answered(429, "", {"anthropic-ratelimit-unified-reset": str(at)}))
+    assert found is not None
+    assert found <= 600
+    assert found >= 600 - (time.time() + 600 - at)
 
 
 @pytest.mark.parametrize(
