@@ -356,7 +356,7 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
 def _closed_models(closed: Sequence[ClosedModel]) -> Iterable[Check]:
     """Name the models that jobs wait for, and what can be done about each."""
     for one in closed:
-        jobs = f"; {count(one.waiting, 'job')} wait" if one.waiting else ""
+        jobs = f"; awaited by {count(one.waiting, 'job')}" if one.waiting else ""
         yield Check(
             "warn", "model", f"{one.sentence.removeprefix('model ')}{jobs}", ADVICE[one.state]
         )
