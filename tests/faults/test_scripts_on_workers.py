@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 
@@ -40,33 +42,58 @@ async def reviewed(number):
 async def main():
     return len(await asyncio.gather(*[reviewed(number) for number in range(inputs["count"])]))
 """
-COUNT = 12
-KILLS = 5
-
 place = place_fixture(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
-async def test_workers_are_killed_while_a_script_runs(place: Installation) -> None:
+@pytest.mark.parametrize(
+    ("agents", "workers_killed", "redis_killed"),
+    [
+        pytest.param(24, 5, 0, id="24", marks=pytest.mark.representative),
+        pytest.param(300, 40, 3, id="300", marks=pytest.mark.timeout(1500)),
+    ],
+)
+async def test_workers_and_redis_are_killed_while_a_script_runs(
+    place: Installation, agents: int, workers_killed: int, redis_killed: int
+) -> None:
     """One job for each call, although what is called depends on what has arrived first."""
+    chance = random.Random(agents)  # noqa: S311 - the moments of deaths
+    deaths = ["worker"] * workers_killed + ["Redis"] * redis_killed
+    chance.shuffle(deaths)
+    moments = sorted(chance.randrange(1, agents) for _ in deaths)
     worker = place.start_worker()
     async with place.client() as client:
         await place.ready(client)
-        spec = await client.script_job(BY_ARRIVAL, {"count": COUNT}, max_attempts=20)
+        spec = await client.script_job(BY_ARRIVAL, {"count": agents // 2}, max_attempts=20)
         job_id = await client.submit(spec)
-        for kill in range(KILLS):
-            wanted = 1 + kill * COUNT * 2 // KILLS
-            await eventually(lambda: settled(client, job_id), lambda some, n=wanted: len(some) >= n)
-            worker.kill()
-            worker = place.start_worker()
+        for moment, victim in zip(moments, deaths, strict=True):
+            await eventually(
+                lambda: settled(client, job_id), lambda some, n=moment: len(some) >= n, 300
+            )
+            await asyncio.sleep(chance.random())  # anywhere between two results
+            if victim == "worker":
+                worker.kill()
+                worker = place.start_worker()
+            else:
+                await asyncio.to_thread(place.redis.kill)
+                await asyncio.to_thread(place.redis.start)
 
-        result = await client.wait(job_id, 120)
+        result = await client.wait(job_id, 600)
 
         assert result.error is None
-        assert result.output == COUNT
+        assert result.output == agents // 2
         keys = await settled(client, job_id)
-        assert len(keys) == len(set(keys)) == 2 * COUNT
-        tasks = Counter(one.description for one in await children_of(client, job_id))
-        assert sorted(tasks.values()) == [1] * 2 * COUNT
+        assert len(keys) == len(set(keys)) == agents
+        children = await children_of(client, job_id)
+        assert set(Counter(one.description for one in children).values()) == {1}
+        assert len(children) == agents
+        replies = [await answered(client, one.id) for one in children]
+        assert set(replies) == {1}
+
+
+async def answered(client: JobClient, job_id: str) -> int:
+    """How often the model has answered a job."""
+    types = [one.type async for one in client.events(job_id, follow=False)]
+    return types.count(EventType.MODEL_REPLY)
 
 
 async def settled(client: JobClient, job_id: str) -> list[str]:
