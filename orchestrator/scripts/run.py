@@ -8,6 +8,7 @@ results together may go on with either of them first.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -134,10 +135,15 @@ def _load() -> ModuleType:
 
 
 def _value(output: Any) -> Any:
+    cannot = "the script's value cannot be its result"
     try:
-        return output_of(output)
+        value = output_of(output)
+        json.dumps(value)
     except TypeError as error:
-        raise ScriptError(f"the script's value cannot be its result: {error}") from None
+        raise ScriptError(f"{cannot}: {error}") from None
+    except (ValueError, RecursionError):
+        raise ScriptError(f"{cannot}: it is nested too deep, or has too large a number") from None
+    return value
 
 
 class _Lines:

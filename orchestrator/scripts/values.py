@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from typing import Any
 
 from pydantic import JsonValue
@@ -117,7 +118,7 @@ def output_of(value: Any) -> Any:
     """Return the value of a whole script as JSON; results in it have all their fields.
 
     Raises:
-        TypeError: Something in it is not JSON, such as a function.
+        TypeError: Something in it is not JSON, such as a function or NaN.
     """
     if type(value) in _KIND:
         return {name: output_of(one) for name, one in asdict(value).items()}
@@ -125,6 +126,8 @@ def output_of(value: Any) -> Any:
         return {_name(name): output_of(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [output_of(one) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        raise TypeError("it has a number that JSON lacks, such as NaN or an infinite one")
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise TypeError("it has a value that is not JSON, such as a set, a function or an object")

@@ -10,7 +10,14 @@ import pytest
 
 from fanout.orchestrator.scripts.calls import ScriptCall
 from fanout.orchestrator.scripts.check import check_script
-from fanout.orchestrator.scripts.run import CallAnswers, ScriptValue, SettledCall, Waits, run_script
+from fanout.orchestrator.scripts.run import (
+    CallAnswers,
+    ScriptError,
+    ScriptValue,
+    SettledCall,
+    Waits,
+    run_script,
+)
 from fanout.orchestrator.scripts.values import Handle, Result
 
 BY_ARRIVAL = """
@@ -127,6 +134,23 @@ async def test_a_script_is_checked_before_anything_runs(
     monkeypatch.setattr("fanout.orchestrator.scripts.program.TURN_SECONDS", 1)
     problems = await check_script(source, {"general-purpose": ""})
     assert problem in "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ('float("nan")', "such as NaN"),
+        ("{'most': [1e999]}", "such as NaN or an infinite one"),
+        ("10**6000", "too large a number"),
+        ("a = []\nfor i in range(50_000):\n    a = [a]\na", "nested too deep"),
+        ("{1, 2}", "such as a set"),
+        ("{(1, 2): 3}", "keys that are no texts"),
+    ],
+)
+async def test_a_value_that_json_lacks_is_refused_in_words(source: str, why: str) -> None:
+    with pytest.raises(ScriptError, match="the script's value cannot be its result") as refused:
+        await run_script(source, {}, World(CHANCE), seed="any")
+    assert why in str(refused.value)
 
 
 async def test_a_dry_run_finds_what_the_check_of_types_does_not() -> None:
