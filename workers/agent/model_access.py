@@ -83,8 +83,7 @@ class JobModelStates:
                 failed.why,
                 request=failed.id,
                 wait_seconds=failed.wait_seconds,
-                # An address at which nothing has ever answered is probably mistyped, as a key is.
-                must_have_worked=state is store.ModelState.REFUSED or failed.status is None,
+                must_have_worked=_is_mistaken_if_new(state, failed),
                 failed_for_seconds=failed.seconds if is_doubtful else None,
             )
         )
@@ -108,6 +107,20 @@ class JobModelStates:
             most_of_agent=of_agent.max_wait_seconds or 0,
             was_answered=self.was_answered,
         )
+
+
+def _is_mistaken_if_new(state: store.ModelState, failed: FailedRequest) -> bool:
+    """Return whether a model that has never answered is rather one that cannot be asked at all.
+
+    Its key, or the address at which nothing answers, is probably mistyped; an account without
+    credit, whose service names no time, has perhaps never had any.
+    """
+    names_no_time = failed.wait_seconds is None
+    return (
+        state is store.ModelState.REFUSED
+        or failed.status is None
+        or (state is store.ModelState.EXHAUSTED and names_no_time)
+    )
 
 
 class KeyWatch:
