@@ -26,6 +26,7 @@ from fanout.workers.sandbox import Command, LocalProvider, Sandbox, SandboxSpec
 from tests.forked import REPOSITORY
 from tests.integration.scripts import call, calls, conversation, says
 from tests.services import free_port
+from tests.waits import eventually_in_thread
 
 pytestmark = [
     pytest.mark.redis,
@@ -138,7 +139,8 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
         os.chown(folder, SOMEBODY, SOMEBODY)
     yield made
     made.stop()
-    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    removed = ["rm", "-rf", str(folder)]  # again while a last process of the worker still writes
+    eventually_in_thread(lambda: subprocess.run(removed, check=False).returncode == 0)
 
 
 def write_script(folder: Path, command: str) -> None:
