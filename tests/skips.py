@@ -37,6 +37,7 @@ OF_THE_MACHINE = {
     "reads Linux's /proc": "",
     "needs /dev/full": "",
     "needs redis-server": "",
+    "no C compiler for the virtual clock": ".ci/run installs one",
     "there is no mkfs.ext4": "",
     "promtool is not installed": "Debian's package prometheus, which `.ci/run` installs",
     "there is no docker-compose": "",
