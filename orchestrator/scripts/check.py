@@ -48,7 +48,7 @@ async def check_script(
 
 
 class _Dry(CallAnswers):
-    """CallAnswers calls from a list of replies; without one it ends the run at the first call."""
+    """Answers calls from a list of replies; without one it ends the run at the first call."""
 
     def __init__(self, replies: Sequence[Mapping[str, Any]] | None) -> None:
         self._replies = replies

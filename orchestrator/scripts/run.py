@@ -55,7 +55,7 @@ class Waits:
 
 
 class CallAnswers(Protocol):
-    """CallAnswers the calls of a script."""
+    """Answers the calls of a script."""
 
     async def made(self, call: ScriptCall) -> None:
         """Take a call that is awaited later.
@@ -92,7 +92,7 @@ async def run_script(
     Args:
         source: The script.
         inputs: The value of `inputs`.
-        answers: CallAnswers its calls.
+        answers: Answers its calls.
         seed: The beginning of its random numbers; the same for each run of a job.
         agents: The agents that it may name; its types are checked. None: they were checked before.
         printed: Gets what it prints, line by line.
@@ -190,7 +190,7 @@ class _Run:
     """The calls of one run.
 
     Args:
-        answers: CallAnswers them.
+        answers: Answers them.
     """
 
     def __init__(self, answers: CallAnswers) -> None:

@@ -356,8 +356,9 @@ class ResilientModel(BaseLlm):
         watched = not stream and progress is not _NOBODY and self._streaming.get(name, True)
         held = HeldRequest(name)
         await _ask(held)
-        attempts = min(TRIAL_ATTEMPTS, self.retries.attempts) if held.is_trial else None
-        attempts = attempts or self.retries.attempts
+        attempts = self.retries.attempts
+        if held.is_trial:
+            attempts = min(TRIAL_ATTEMPTS, attempts)
         for attempt in range(attempts):
             replied = False
             streams = stream or watched

@@ -1,4 +1,4 @@
-"""CallAnswers the calls of a script: from the journal as far as that goes, and then anew."""
+"""Answers the calls of a script: from the journal as far as that goes, and then anew."""
 
 from __future__ import annotations
 

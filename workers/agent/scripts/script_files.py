@@ -30,7 +30,7 @@ COMMAND_SECONDS = 600.0
 
 
 class FileCalls:
-    """CallAnswers these calls for one attempt.
+    """Answers these calls for one attempt.
 
     Args:
         sandbox: The job's sandbox.
