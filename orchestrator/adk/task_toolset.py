@@ -45,7 +45,7 @@ from ..delegation.answers import (
     task_result,
 )
 from ..delegation.calls import JobTask, agent_list
-from ..delegation.inherited import check_heir, conversation_lines
+from ..delegation.inherited_conversation import check_heir, conversation_lines
 from ..delegation.submission_check import check_commands
 from ..delegation.task_tools import JobTaskTools
 from ..delegation.tool_texts import OF_PROGRAM

@@ -74,9 +74,9 @@ from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
 from .delegation.deferred import results_event as results_event
-from .delegation.inherited import Inherit as Inherit
-from .delegation.inherited import conversation_of_call as conversation_of_call
-from .delegation.inherited import inherited_conversation as inherited_conversation
+from .delegation.inherited_conversation import Inherit as Inherit
+from .delegation.inherited_conversation import conversation_of_call as conversation_of_call
+from .delegation.inherited_conversation import inherited_conversation as inherited_conversation
 from .delegation.roster import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 

@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.ceilings import Ceilings, no_more_than
 from fanout.orchestrator.jobs.failures import LimitExceeded
 from fanout.orchestrator.jobs.spec import GIB, JobSpec, Limits
 from fanout.workers.agent.delegation.child_jobs import ChildJobs
-from fanout.workers.agent.delegation.inherited import CallersConversation
+from fanout.workers.agent.delegation.inherited_conversation import CallersConversation
 from fanout.workers.agent.services import JobServices
 from tests.builders import make_spec
 

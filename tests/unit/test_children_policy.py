@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
-from fanout.orchestrator.delegation.inherited import MAX_INHERITED_BYTES
+from fanout.orchestrator.delegation.inherited_conversation import MAX_INHERITED_BYTES
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import Limits, TreeBounds
 from fanout.workers.agent.delegation.child_jobs import ChildJobs
-from fanout.workers.agent.delegation.inherited import CallersConversation
+from fanout.workers.agent.delegation.inherited_conversation import CallersConversation
 from fanout.workers.agent.services import JobServices
 from tests.builders import make_spec
 

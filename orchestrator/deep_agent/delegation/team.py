@@ -42,7 +42,7 @@ from .child_files import (
     StagedShellFiles,
     fits,
 )
-from .inherited import Inherit, conversation_of_call
+from .inherited_conversation import Inherit, conversation_of_call
 from .roster import (
     GENERAL_PURPOSE,
     RosterMember,

@@ -20,7 +20,7 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.delegation.calls import JobTask, job_id_of_call
 from fanout.orchestrator.delegation.continuation import Continuations
-from fanout.orchestrator.delegation.inherited import check_heir
+from fanout.orchestrator.delegation.inherited_conversation import check_heir
 from fanout.orchestrator.delegation.submission_check import check_commands, check_script_policy
 from fanout.orchestrator.jobs.ceilings import no_more_than
 from fanout.orchestrator.jobs.failures import (
@@ -41,7 +41,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from ...heartbeat import HeldLease, elapsed_clock
 from ...sandbox import Sandbox
 from ..services import JobServices
-from .inherited import CallersConversation
+from .inherited_conversation import CallersConversation
 
 SHORTEST_CHILD_SECONDS = 0.001
 """The time limit of a child whose parent's time is over: a limit has to be above zero."""

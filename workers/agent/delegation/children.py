@@ -49,7 +49,7 @@ from ..services import JobServices
 from ..session_journal import AttemptJournal
 from .child_jobs import Child, ChildJobs
 from .collector import Collector
-from .inherited import CallersConversation
+from .inherited_conversation import CallersConversation
 from .ledger_tasks import LedgerTasks
 
 

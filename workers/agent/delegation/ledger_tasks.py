@@ -38,7 +38,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 
 from .child_jobs import ChildJobs, open_traceparent
 from .collector import Collector
-from .inherited import CallersConversation
+from .inherited_conversation import CallersConversation
 
 MOST_FAULTS = 20
 """The most faults of a script that the agent reads: it corrects them one by one."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from google.adk.events import Event
 
 from fanout.orchestrator.deep_agent import agent_identifier, inherited_conversation
-from fanout.orchestrator.delegation.inherited import conversation_lines
+from fanout.orchestrator.delegation.inherited_conversation import conversation_lines
 from fanout.orchestrator.jobs.spec import JobSpec
 
 
