@@ -260,6 +260,9 @@ class JobSpec(WireModel, ValidTextModel):
     limits. Its text has 64 KiB at the most."""
     script_inputs: dict[str, JsonValue] = Field(default_factory=dict)
     """The value of `inputs` in the script."""
+    reuse: bool = False
+    """Whether calls of the script are answered by jobs of earlier scripts of its owner that were
+    given the same. Nothing else is reused."""
     conversation: BlobId | None = None
     """The conversation that the agent begins with: the earlier job's, set from `continues` when the
     job is submitted, or the parent's."""

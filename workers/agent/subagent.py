@@ -245,7 +245,9 @@ class SubagentFactory:
             return self.create_remote(self.services, spec, definition, definition.a2a, **shared)
         if spec.script is not None:
             turns.end()  # it computes in a process of its own
-            return ScriptWorker(self.services, spec, definition, limits, **shared)
+            return ScriptWorker(
+                self.services, spec, definition, limits, default_model=self.default_model, **shared
+            )
         return Subagent(self, spec, definition, limits, turns=turns, **shared)
 
 

@@ -53,6 +53,8 @@
 --   dispatch:before:<job>    set: the queued jobs that await a job's end
 --   dispatch:predecessors    sorted set: the jobs with such, by when to look whether they have ended: at
 --                    once when they have
+--   dispatch:answered:<call>   string: the newest job that has answered a call of a script, by the digest of
+--                    the call; deleted with the job
 --   journal:payloads:<job>   hash: the long values in a job's journal, compressed, by the SHA-256 of each
 --   journal:with_payloads    sorted set: the jobs that have them, by when it was last seen that they exist
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch

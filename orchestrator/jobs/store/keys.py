@@ -255,6 +255,10 @@ class Keys:
         """Hash: `<agent> <model>` -> what such jobs of a pool's workers have waited for."""
         return f"{self.prefix}:dispatch:model_accesses:{pool}"
 
+    def answered_call(self, call: str) -> str:
+        """String: the newest job that has answered a call of a script, by the call's digest."""
+        return f"{self.prefix}:dispatch:answered:{call}"
+
     @property
     def stored_jobs(self) -> str:
         """Hash: how many jobs are stored, by account (`Records.stored`)."""

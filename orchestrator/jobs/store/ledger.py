@@ -54,6 +54,7 @@ from ..result import (
 from ..spec import JobSpec, TreeBounds
 from ..state import JobState
 from ..worker_info import WorkerAbility, WorkerInfo
+from .answered_calls import AnsweredCalls
 from .connection import identity
 from .keys import Keys
 from .lua_scripts import Scripts, milliseconds
@@ -221,6 +222,7 @@ class Ledger(Records):
         self._scripts = Scripts(redis, keys, SCRIPTS)
         self._run = self._scripts.run
         self.reservations = ReservationStore(redis, keys)
+        self.answered_calls = AnsweredCalls(redis, keys)
         self._registered: dict[str, str] = {}
         """Worker -> the digest of its registration, as this process has last sent it."""
 

@@ -27,6 +27,7 @@ from fanout.orchestrator.jobs.failures import (
     UnknownJob,
 )
 from fanout.orchestrator.jobs.result import JobResult, Verification
+from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
 from fanout.orchestrator.tracing.spans import span
@@ -97,6 +98,8 @@ class Collector:
         """What became of the changes of each child."""
         self._results: dict[str, JobResult] = {}
         """The results of children that have ended."""
+        self._adopted: dict[str, JobResult] = {}
+        """Of jobs below other ones what is needed to land them, should their results be deleted."""
         self._sides: dict[str, Mapping[str, Sides]] = {}
         """The sides of each child's conflicts, by path."""
 
@@ -114,6 +117,17 @@ class Collector:
         self._landed = dict(history.landed)
         for job_id in self._landed:
             await self._write_conflicts(job_id)
+
+    def adopt(self, job_id: str, changes: str) -> None:
+        """Let the changes of a job land that is not below this one, also when it was deleted.
+
+        Args:
+            job_id: The job, which has succeeded.
+            changes: The bundle of its changes, which is stored as long as this job.
+        """
+        self._adopted[job_id] = JobResult(
+            job_id=job_id, state=JobState.SUCCEEDED, success=True, changes=changes
+        )
 
     def landed(self, job_id: str) -> Landed | None:
         """Return what became of the changes of a task, or of its last rework; None: nothing yet."""
@@ -214,7 +228,7 @@ class Collector:
                 result = await self._services.ledger.result(job_id)
                 if result is not None:
                     self._results[job_id] = result
-        return self._results.get(job_id)
+        return self._results.get(job_id) or self._adopted.get(job_id)
 
     async def _bundles(self, ready: Mapping[str, JobResult]) -> dict[str, Path]:
         """Return the change bundles; an unreadable one does not land, which is reported."""

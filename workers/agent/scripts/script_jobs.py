@@ -12,6 +12,7 @@ from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.delegation.calls import job_id_of_call
 from fanout.orchestrator.delegation.submission_check import check_script_command
 from fanout.orchestrator.jobs.failures import (
+    BlobMissing,
     ChoiceRefused,
     InvalidJob,
     LimitReached,
@@ -60,15 +61,28 @@ class JobCall:
     is_settled: bool = False
     """Whether the call has its result."""
     is_kept: bool = False
-    """Whether its result is one of an earlier script, so that nothing was started."""
+    """Whether its result is one of the script that this one continues."""
+    reuses: str = ""
+    """The job of an earlier script whose result it has."""
+    digest: str = ""
+    """The digest of what its job is given (`EarlierAnswers`)."""
+    name: str = ""
+    """The same, with how many equal calls came before it."""
+    changes: str | None = None
+    """The bundle of what the job has changed whose earlier result it has."""
     was_ok: bool = False
     ended: set[str] = field(default_factory=set)
     """Those of its jobs that are known to have ended."""
 
     @property
+    def needs_jobs(self) -> bool:
+        """Whether it has no earlier result."""
+        return not (self.is_kept or self.reuses)
+
+    @property
     def awaited(self) -> list[str]:
         """The jobs that have not ended as far as is known."""
-        if self.is_settled or self.refusal or self.is_kept:
+        if self.is_settled or self.refusal or not self.needs_jobs:
             return []
         return [one for one in (*self.ids, *filter(None, [self.judge])) if one not in self.ended]
 
@@ -137,7 +151,7 @@ class ScriptJobs:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer.
         """
-        ready = [one for one in calls if not (one.refusal or one.is_kept or one.is_settled)]
+        ready = [one for one in calls if one.needs_jobs and not (one.refusal or one.is_settled)]
         begun = await asyncio.gather(*map(self._begin, ready), return_exceptions=True)
         for failure in begun:
             if failure is not None:
@@ -160,9 +174,17 @@ class ScriptJobs:
         """
         self._jobs.check_room(0)
 
-    async def _start(
+    def child(self, one: JobCall) -> JobSpec:
+        """Return the first job of a call.
+
+        Raises:
+            InvalidJob: It cannot start.
+        """
+        return self._child(one, one.ids[0], 0, _item(one.call))
+
+    def _child(
         self, one: JobCall, job_id: str, number: int, item: Mapping[str, Any], **fields: Any
-    ) -> None:
+    ) -> JobSpec:
         child = self._jobs.child(one.call.key, number, item)
         if isinstance(child, Exception):
             raise child if isinstance(child, InvalidJob) else InvalidJob(str(child))
@@ -181,6 +203,12 @@ class ScriptJobs:
             }
         )
         self._services.check(child)
+        return child
+
+    async def _start(
+        self, one: JobCall, job_id: str, number: int, item: Mapping[str, Any], **fields: Any
+    ) -> None:
+        child = self._child(one, job_id, number, item, **fields)
         if child.output_schema is not None:
             try:
                 await asyncio.to_thread(check_schemas, [child.output_schema])
@@ -235,13 +263,53 @@ class ScriptJobs:
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        try:
-            found = await self._services.ledger.result(job_id)
-        except UnknownJob:
-            found = None
+        found = await self._stored(job_id)
         if found is None:
             return Result(job_id, False, "lost", error="its job is not stored any more")
         return _seen(found, one.call.label)
+
+    async def _stored(self, job_id: str) -> JobResult | None:
+        try:
+            return await self._services.ledger.result(job_id)
+        except UnknownJob:
+            return None
+
+    async def reused(self, one: JobCall) -> Result | None:
+        """Return the result of the earlier job that a call reuses.
+
+        A call whose earlier job is gone by now is made anew, and has the result of its own.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        found = await self._stored(one.reuses)
+        if found is not None and found.success and await self._keep(one, found):
+            return _seen(found, one.call.label)
+        one.reuses = one.winner = ""
+        await self.begin([one])
+        await self.look([one])
+        return await self.outcome(one)
+
+    async def keep(self, one: JobCall) -> None:
+        """Keep what the job has changed whose earlier result a call has, as far as it is stored.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        found = await self._stored(one.winner)
+        if found is not None:
+            await self._keep(one, found)
+
+    async def _keep(self, one: JobCall, found: JobResult) -> bool:
+        """Keep a job's changes as long as the script's own; return whether they are stored."""
+        if found.changes:
+            try:
+                await self._services.blobs.keep(found.changes)
+            except BlobMissing:
+                return False
+        one.changes = found.changes
+        return True
 
     async def _best(self, one: JobCall) -> Result | None:
         """Return the best candidate: the first that succeeds, or the one that the judge chooses."""

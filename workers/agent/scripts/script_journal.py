@@ -49,8 +49,8 @@ class ScriptJournal:
         self._blobs = blobs
         self._steps: list[Step] = []
         self._next = 0
-        self._made: list[dict[str, JsonValue]] = []
-        """Calls that are not in the journal yet."""
+        self._made: dict[str, dict[str, JsonValue]] = {}
+        """Calls that are not in the journal yet, by key."""
         self._lines = 0
         self._lines_before = 0
         self.interpreter: str | None = None
@@ -105,14 +105,18 @@ class ScriptJournal:
                 EventType.SCRIPT_STARTED, {"interpreter": version}, "script begins"
             )
 
-    def call(self, call: ScriptCall, jobs: Sequence[str], phase: str) -> bool:
-        """Record a call, at the next `flush`; return whether it is new.
+    def call(self, call: ScriptCall, jobs: Sequence[str], phase: str) -> Mapping[str, Any] | None:
+        """Record a call, at the next `flush`.
+
+        Returns:
+            What an earlier attempt has recorded of it; None if it is new.
 
         Raises:
             ScriptDiverged: An earlier attempt made another call here.
         """
-        if self._replayed("call", call.key) is not None:
-            return False
+        known = self._replayed("call", call.key)
+        if known is not None:
+            return known
         made: dict[str, JsonValue] = {
             "key": call.key,
             "function": call.function,
@@ -122,19 +126,25 @@ class ScriptJournal:
             made |= {"jobs": [*jobs], "agent": str(call.arguments["agent"])}
         if phase:
             made["phase"] = phase
-        self._made.append(made)
-        return True
+        self._made[call.key] = made
+        return None
+
+    def note(self, key: str, **notes: JsonValue) -> None:
+        """Add to what the next `flush` records of a new call."""
+        self._made[key] |= notes
 
     async def flush(self) -> None:
         """Write the calls that were made: before any of them has an effect."""
-        while self._made:
-            now, self._made = self._made[:CALLS_AT_ONCE], self._made[CALLS_AT_ONCE:]
-            await self._journal.note(
-                EventType.SCRIPT_CALL, {"calls": [*now]}, f"script calls {now[-1]['label']}"[:80]
-            )
+        made, self._made = [*self._made.values()], {}
+        for first in range(0, len(made), CALLS_AT_ONCE):
+            now: list[JsonValue] = [*made[first : first + CALLS_AT_ONCE]]
+            last = f"script calls {made[first + len(now) - 1]['label']}"
+            await self._journal.note(EventType.SCRIPT_CALL, {"calls": now}, last[:80])
 
-    async def next_result(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
-        """Return the next result that an earlier attempt had; None if there is none left.
+    async def next_result(
+        self, pending: Mapping[str, ScriptCall]
+    ) -> tuple[SettledCall, Mapping[str, Any]] | None:
+        """Return the next result that an earlier attempt had, with its entry; None: none is left.
 
         Raises:
             ScriptDiverged: The script does not wait for it.
@@ -149,7 +159,7 @@ class ScriptJournal:
                 "The script, run again from its beginning, does not wait for the results that it "
                 "waited for before: nothing was started. Start it anew."
             )
-        return await read_result(data, call, self._blobs)
+        return await read_result(data, call, self._blobs), data
 
     async def result(self, settled: SettledCall, **notes: JsonValue) -> None:
         """Write the result of a call: before the script sees it."""

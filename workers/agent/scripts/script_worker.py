@@ -44,6 +44,7 @@ from ..services import JobServices
 from ..session_journal import AttemptJournal
 from ..shared_limits import JobUsage, SharedBudget
 from ..verification import max_reworks, run_verification
+from .earlier_answers import EarlierAnswers
 from .script_calls import ScriptCalls
 from .script_files import FileCalls
 from .script_jobs import ScriptJobs, fits_schema
@@ -65,6 +66,7 @@ class ScriptWorker:
         sandbox: The sandbox of the job's own files.
         journal: The attempt's journal.
         lease: The attempt's lease.
+        default_model: The model if neither a job nor its agent's definition names one.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class ScriptWorker:
         sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
+        default_model: str,
     ) -> None:
         self._services = services
+        self._default_model = default_model
         self._spec = spec
         self._definition = definition
         self._limits = limits
@@ -193,6 +197,7 @@ class ScriptWorker:
         return ScriptCalls(
             self._spec,
             jobs,
+            EarlierAnswers(self._services, self._spec, jobs, self._default_model),
             self._steps,
             files,
             self._collector,
@@ -261,6 +266,7 @@ class ScriptWorker:
             "cancelled": cancelled,
             "never_run": len(never),
             "kept": sum(one.is_kept for one in made),
+            "reused": sum(bool(one.reuses) for one in made),
             "reasons": reasons[:MAX_REASONS],
         }
         await self._steps.end(counts)
@@ -306,8 +312,8 @@ def _summary(value: Any, counts: dict[str, JsonValue]) -> str:
     """Return what people read of a script's end: its value if it is a text, and its counts."""
     done = f"{counts['answered']} of {count(int(str(counts['asked'])), 'call')} answered"
     others = [
-        f"{counts[name]} {text}"
-        for name, text in (("failed", "failed"), ("cancelled", "cancelled"), ("kept", "kept"))
+        f"{counts[name]} {name}"
+        for name in ("failed", "cancelled", "kept", "reused")
         if counts[name]
     ]
     counted = ", ".join([done, *others])
