@@ -39,6 +39,8 @@ class PhaseProgress(_Shown):
     """Calls of agents that the script has made."""
     answered: int = 0
     """Those that have a result, and did not fail."""
+    reused: int = 0
+    """Of those that were answered: by a job of an earlier script."""
     failed: int = 0
     waiting: int = 0
     """Those that have no result yet."""
@@ -55,6 +57,8 @@ class ScriptEnd(_Shown):
     never_run: int = 0
     kept: int = 0
     """Of those that were answered: by the run that this one continues."""
+    reused: int = 0
+    """Of those that were answered: by a job of an earlier script."""
     reasons: tuple[str, ...] = ()
     """Why calls were not run."""
 
@@ -79,6 +83,7 @@ class _Phase:
     name: str
     asked: int = 0
     answered: int = 0
+    reused: int = 0
     failed: int = 0
 
 
@@ -106,7 +111,7 @@ class ScriptReader:
             for call in _objects(data.get("calls")):
                 self._called(call)
         elif event.type is EventType.SCRIPT_RESULT:
-            self._settled(str(data.get("key")), is_ok=bool(data.get("ok")))
+            self._settled(data)
         elif event.type is EventType.SCRIPT_PHASE:
             self._phases.append(_Phase(str(data.get("name", ""))))
         elif event.type is EventType.SCRIPT_LOG:
@@ -134,12 +139,13 @@ class ScriptReader:
             self._phases.append(_Phase(BEFORE_PHASES))
         return self._phases[-1]
 
-    def _settled(self, key: str, *, is_ok: bool) -> None:
-        pending = self._pending.pop(key, None)
+    def _settled(self, data: Mapping[str, Any]) -> None:
+        pending = self._pending.pop(str(data.get("key")), None)
         if pending is None or pending.phase is None:
             return
-        if is_ok:
+        if data.get("ok"):
             pending.phase.answered += 1
+            pending.phase.reused += bool(data.get("reused"))
         else:
             pending.phase.failed += 1
 
@@ -160,6 +166,7 @@ class ScriptReader:
             name=phase.name,
             asked=phase.asked,
             answered=phase.answered,
+            reused=phase.reused,
             failed=phase.failed,
             waiting=waiting,
         )
@@ -178,7 +185,7 @@ def _objects(listed: Any) -> list[dict[str, Any]]:
 def _end(data: Mapping[str, Any]) -> ScriptEnd:
     counts = {
         name: int(value)
-        for name in ("asked", "answered", "failed", "cancelled", "never_run", "kept")
+        for name in ("asked", "answered", "failed", "cancelled", "never_run", "kept", "reused")
         if isinstance(value := data.get(name), int)
     }
     reasons = data.get("reasons")

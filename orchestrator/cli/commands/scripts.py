@@ -42,6 +42,14 @@ InputOption = Annotated[
         "what a file holds. Repeat for several.",
     ),
 ]
+ReuseOption = Annotated[
+    bool,
+    typer.Option(
+        "--reuse",
+        help="Start no job for a call of the script that an earlier script of yours has made "
+        "with the same arguments, agent, model and files: it has the result of that one.",
+    ),
+]
 
 
 def ls(*, as_json: AsJson = False) -> None:

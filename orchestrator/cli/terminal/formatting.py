@@ -449,14 +449,15 @@ def _format_script_calls(data: dict[str, Any]) -> str:
 
 
 def _format_script_result(data: dict[str, Any]) -> str:
-    return f"{'' if data.get('ok') else 'failed: '}{data.get('label') or data.get('key')}"
+    reused = f", the result of {short_id(str(data.get('job')))}" if data.get("reused") else ""
+    return f"{'' if data.get('ok') else 'failed: '}{data.get('label') or data.get('key')}{reused}"
 
 
 def _format_script_end(data: dict[str, Any]) -> str:
     names = {"asked": "asked for", "never_run": "never run"}
     counts = [
         f"{data[name]} {names.get(name, name)}"
-        for name in ("asked", "answered", "kept", "failed", "cancelled", "never_run")
+        for name in ("asked", "answered", "kept", "reused", "failed", "cancelled", "never_run")
         if data.get(name)
     ]
     return "; ".join([", ".join(counts), *map(str, data.get("reasons") or ())])
@@ -467,6 +468,7 @@ def script_phase(phase: PhaseProgress) -> str:
     counts = {
         "asked": phase.asked,
         "answered": phase.answered,
+        "reused": phase.reused,
         "failed": phase.failed,
         "waiting": phase.waiting,
     }
