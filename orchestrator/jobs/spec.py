@@ -49,6 +49,9 @@ EventId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")
 """The id of an entry of a journal."""
 
 
+PHASE_LABEL, CALL_LABEL = "phase", "label"
+"""The labels of a script's calls: the phase, and what the script's author calls each."""
+
 MAX_OWNER_CHARACTERS = 256
 """The longest name of an owner; the subjects of identity providers have up to 255 characters."""
 

@@ -15,6 +15,7 @@ from ... import shortening
 from ...jobs.budget import BudgetState
 from ...jobs.failure_texts import FAILURE_TEXTS, next_step, what_happened
 from ...jobs.result import ContextStats, JobError, JobResult, Usage
+from ...jobs.spec import CALL_LABEL, PHASE_LABEL
 from ...jobs.state import Activity, JobRecord, JobState
 from ...jobs.store.journal import EventType, JournalEvent
 from ...shortening import count
@@ -110,9 +111,18 @@ def short_approval(approval_id: str) -> str:
 
 
 def title(record: JobRecord, width: int = TITLE_CHARACTERS) -> str:
-    """Return a job's labels and the beginning of its description."""
-    labels = ",".join(f"{key}={value}" for key, value in record.labels.items())
-    return one_line(f"[{labels}] {record.description}" if labels else record.description, width)
+    """Return a job's labels and the beginning of its description.
+
+    A call of a script begins with the label that the script's author gave it. Its phase is left
+    out: the script's own lines list the phases.
+    """
+    labels, text = dict(record.labels), record.description
+    if record.parent_id is not None:
+        labels.pop(PHASE_LABEL, None)
+        if label := labels.pop(CALL_LABEL, ""):
+            text = f"{label}: {text}"
+    shown = ",".join(f"{key}={value}" for key, value in labels.items())
+    return one_line(f"[{shown}] {text}" if shown else text, width)
 
 
 def doing(record: JobRecord, now: float | None = None) -> str:

@@ -6,7 +6,7 @@ import { showCards } from "./approvals_view.js";
 import { ask, attempt, copyButton, notice } from "./dialogs.js";
 import { fill, h } from "./dom.js";
 import { ScriptView } from "./script_view.js";
-import { budgetText, clock, compact, cost, duration, ENDED, firstLine, json, number, oneLine, plural, tokens, when, moment } from "./text.js";
+import { budgetText, clock, compact, cost, duration, ENDED, firstLine, json, number, oneLine, plural, titleOf, tokens, when, moment } from "./text.js";
 import { Timeline } from "./timeline.js";
 import { childrenOf, countStates, marks, treeUsage, verdictBadge } from "./trees.js";
 
@@ -183,7 +183,7 @@ export class RunView {
     if (this.shownWrong === key) return;
     this.shownWrong = key;
     const items = all.slice(0, MAX_LISTED).map(({ at, kind, text, job, times }) =>
-      h("li", {}, h("time", {}, clock(at)), h("span", { class: `run-mark is-${kind}`, "aria-hidden": "true" }), h("span", {}, h("a", { href: `?${new URLSearchParams({ job: job.id })}` }, `${job.agent}: ${firstLine(job.description, 120)}`), h("span", { class: "sentence" }, oneLine(text, 2000), times > 1 && ` ${times} times.`))));
+      h("li", {}, h("time", {}, clock(at)), h("span", { class: `run-mark is-${kind}`, "aria-hidden": "true" }), h("span", {}, h("a", { href: `?${new URLSearchParams({ job: job.id })}` }, `${job.agent}: ${titleOf(job, 120)}`), h("span", { class: "sentence" }, oneLine(text, 2000), times > 1 && ` ${times} times.`))));
     const more = all.length - items.length;
     fill(this.wrong, h("h2", { id: "wrong-title" }, all.some((one) => one.kind !== "setback") ? "What went wrong" : "Setbacks"), h("ul", { class: "wrong" }, items), more > 0 && h("p", { class: "muted" }, `… and ${number(more)} more, on their jobs`));
   }

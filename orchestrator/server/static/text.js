@@ -37,6 +37,18 @@ export function firstLine(text, length = 300) {
   return oneLine(line, length);
 }
 
+// What people read of a job: a call of a script begins with the label that its author gave it.
+export function titleOf(job, length = 300) {
+  const label = job.parent_id && job.labels?.label;
+  return label ? oneLine(`${label}: ${firstLine(job.description, length)}`, length) : firstLine(job.description, length);
+}
+
+// The labels of a job as texts, without those that a script has given it.
+export function labelsOf(job) {
+  const shown = Object.entries(job.labels).filter(([name]) => !job.parent_id || (name !== "phase" && name !== "label"));
+  return shown.map(([name, value]) => `${name}=${value}`);
+}
+
 export function json(value, length = 50_000) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "";
   const more = text.length - length;

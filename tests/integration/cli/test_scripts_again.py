@@ -76,6 +76,7 @@ def test_reuse_on_unchanged_files_asks_no_model_and_on_changed_ones_asks_again(
 ) -> None:
     first = run(fanout, project, SUMMARIES)
     asked = len(model.asked)
+    calls = fanout("tree", first.json["id"]).out
     anew = run(fanout, project, SUMMARIES)
     asked_anew = len(model.asked)
     again = run(fanout, project, SUMMARIES, "--reuse")
@@ -88,6 +89,8 @@ def test_reuse_on_unchanged_files_asks_no_model_and_on_changed_ones_asks_again(
     assert (asked, asked_anew, asked_again, len(model.asked)) == (3, 6, 6, 9)
     assert again.json["output"] == anew.json["output"] == first.json["output"]
     assert changed.json["output"] == first.json["output"]
+    assert "a.py: Summarise a.py." in calls
+    assert "label=" not in calls
     assert "3 asked, 3 answered, 3 reused" in tree.out
     (progress,) = shown.values()
     assert progress["end"]["reused"] == 3

@@ -320,3 +320,32 @@ async def main():
     assert result.output == 60
     states = await bench.states(result.job_id)
     assert states.count("running") < 20
+
+
+async def test_a_result_of_a_hundred_calls_is_answered_before_its_siblings_have_ended(
+    bench: Bench,
+) -> None:
+    """And not each one by itself: what arrives together is settled together."""
+    source = """
+import asyncio
+
+async def reviewed(number):
+    await agent(f"review {number}")
+    if number == 0:
+        await agent("review what the first one has found")
+
+async def main():
+    await asyncio.gather(*[reviewed(number) for number in range(100)])
+"""
+    spec = await scripted(bench, source)
+    ran: list[str] = []
+    while await bench.ledger.is_live(spec.id):
+        ran.append(await bench.arrived.get())
+        await bench.run(ran[-1])
+        await bench.ledger.reap()
+        await bench.admission.pump()
+
+    siblings_before = ran.index(spec.id, 1) - 1
+    assert siblings_before < 99
+    assert (await bench.ended(spec.id)).success
+    assert ran.count(spec.id) < 40

@@ -17,6 +17,7 @@ from fanout.orchestrator.scripts.run import CallAnswers, SettledCall, Waits
 from fanout.orchestrator.scripts.values import Handle, LandReport, Result
 from fanout.orchestrator.workspace.blobs import BlobStore
 
+from ...heartbeat import elapsed_clock
 from ..delegation.children import AwaitedTasks
 from ..delegation.collector import Collector
 from ..history import History
@@ -28,10 +29,11 @@ from .script_journal import ScriptJournal, read_result
 SOON_CHILDREN = 32
 """With no more children left, a script goes on as soon as one has ended."""
 WAKE_SHARE = 10.0
-"""With more it waits that many times as long as its last run took: replays take a tenth of the time
-of a worker at the most."""
-MAX_WAKE_SECONDS = 20.0
-"""The longest such wait: a person who watches sees something new within it."""
+"""With more it goes on after that many times as long as its last replay took: replays take a tenth
+of the time of a worker at the most, and results that arrive until then are settled together."""
+MIN_WAKE_SECONDS, MAX_WAKE_SECONDS = 0.25, 20.0
+"""The shortest such wait, and the longest: only the replay of thousands of results takes so long
+that it is reached."""
 
 
 class ScriptCalls(CallAnswers):
@@ -101,6 +103,8 @@ class ScriptCalls(CallAnswers):
         self.printed: list[str] = []
         """What the script has printed and logged, until it is written."""
         self._awaited_landing: list[str] = []
+        self.replayed_at = 0.0
+        """When the script was where the last attempt has ended, on `elapsed_clock`."""
 
     # The calls
 
@@ -262,6 +266,7 @@ class ScriptCalls(CallAnswers):
 
     async def _write(self) -> None:
         """Write what the script has done since, and begin the calls that it has made."""
+        self.replayed_at = self.replayed_at or elapsed_clock()
         await self._journal.log(self.printed)
         await self._answers.find(self._new)
         for one in self._new:
@@ -380,15 +385,16 @@ class ScriptCalls(CallAnswers):
 
     # The end
 
-    def awaited(self, seconds: float) -> AwaitedTasks:
+    def awaited(self, replay_seconds: float) -> AwaitedTasks:
         """Return the jobs for which the script waits.
 
         Args:
-            seconds: How long this run of the script took.
+            replay_seconds: How long it took until the script was where the last attempt has ended.
         """
         ids = [job_id for one in self.calls.values() for job_id in one.awaited]
-        soon = len(ids) <= SOON_CHILDREN
-        delay = 0.0 if soon else min(seconds * WAKE_SHARE, MAX_WAKE_SECONDS)
+        delay = 0.0
+        if len(ids) > SOON_CHILDREN:
+            delay = max(MIN_WAKE_SECONDS, min(replay_seconds * WAKE_SHARE, MAX_WAKE_SECONDS))
         started = tuple(dict.fromkeys([*ids, *self._awaited_landing]))
         return AwaitedTasks(started=started, any_seconds=delay)
 

@@ -19,7 +19,7 @@ from fanout.orchestrator.jobs.failures import (
     UnknownJob,
 )
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.jobs.spec import CALL_LABEL, PHASE_LABEL, JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import TERMINAL_STATES
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
 from fanout.orchestrator.scripts.calls import BEST_OF, BadCall, ScriptCall
@@ -190,7 +190,7 @@ class ScriptJobs:
             raise child if isinstance(child, InvalidJob) else InvalidJob(str(child))
         arguments = one.call.arguments
         fields.setdefault("output_schema", arguments["output_schema"])
-        labels = {"phase": one.phase, "label": str(arguments["label"])}
+        labels = {PHASE_LABEL: one.phase, CALL_LABEL: str(arguments["label"])}
         given = {name: value for name, value in fields.items() if value is not None}
         if arguments["model"]:
             given["model"] = arguments["model"]

@@ -91,6 +91,7 @@ class ScriptWorker:
         self._journal = journal
         self._ends_at = ends_at
         self._began_at = elapsed_clock()
+        self._is_first = True
         self._shared = SharedBudget(services, spec)
         self._used = JobUsage(self._shared)
         self._children = ChildJobs(
@@ -149,9 +150,9 @@ class ScriptWorker:
             await uninterrupted(calls.close())
 
     async def _run(self, source: str, calls: ScriptCalls) -> AgentAnswer:
-        is_new = self._steps.interpreter is None
+        self._is_first = self._steps.interpreter is None
         version = await asyncio.to_thread(interpreter_version)
-        agents = script_agents(self._spec, self._services.definitions) if is_new else None
+        agents = script_agents(self._spec, self._services.definitions) if self._is_first else None
         await self._steps.start(version)
         ended = await run_script(
             source,
@@ -245,10 +246,14 @@ class ScriptWorker:
 
     def _waits(self, calls: ScriptCalls) -> AgentAnswer:
         approvals = calls.approvals(self._definition.name)
-        tasks = calls.awaited(elapsed_clock() - self._began_at)
+        tasks = calls.awaited(self._replay_seconds(calls))
         if not approvals and not tasks.started:
             raise ScriptAborted("The script failed: it waits for nothing that could arrive.")
         return AgentAnswer(approvals=approvals, tasks=tasks)
+
+    def _replay_seconds(self, calls: ScriptCalls) -> float:
+        """Return how long the replay took; the first attempt has nothing to replay."""
+        return 0.0 if self._is_first else calls.replayed_at - self._began_at
 
     async def _end(self, calls: ScriptCalls) -> dict[str, JsonValue]:
         """Cancel what nobody waits for, and write the counts of the end; return them."""
