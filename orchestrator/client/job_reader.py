@@ -35,8 +35,10 @@ from ..jobs.store.memory import RedisMemory
 from ..jobs.store.model_states import ClosedModel
 from ..jobs.store.records import Ownership, StateCounts
 from ..jobs.store.records import Records as JobRecords
+from ..jobs.store.script_summaries import ScriptSummaries
 from ..jobs.store.waiting import WaitingReasons
 from ..jobs.worker_info import WorkerInfo
+from ..scripts.progress import ScriptProgress, ScriptReader
 from .attachment import attach
 from .growing_tree import RECORDS_AT_ONCE, GrowingTree
 from .id_search import IdSearch
@@ -139,6 +141,7 @@ class JobReader:
         self._records = JobRecords(self._redis, keys)
         self._ids = IdSearch(self._redis, keys)
         self._journal = Journal(self._redis, keys)
+        self._summaries = ScriptSummaries(self._redis, keys)
         self.fleet = Fleet(self._redis, keys)
         self.totals = FleetTotals(self._redis, keys)
         self.changed_jobs = Announcements(self._redis, keys)
@@ -380,6 +383,20 @@ class JobReader:
     async def tree_sizes(self, root_ids: Iterable[str]) -> Sizes:
         """Return the number of each tree's jobs."""
         return await self._records.tree_sizes(root_ids)
+
+    async def script_progress(self, job_id: str) -> ScriptProgress:
+        """Return how a script stands; its journal is read as long as its worker has stored nothing.
+
+        Args:
+            job_id: A job that runs a script.
+        """
+        summary = await self._summaries.read(job_id)
+        if summary is not None:
+            return ScriptProgress.model_validate_json(summary, extra="ignore")
+        script = ScriptReader()
+        async for event in self.events(job_id, follow=False):
+            script.add(event)
+        return script.progress()
 
     async def tree_usage(self, root_id: str) -> Usage:
         """Return the usage of all jobs of a tree, including running ones."""

@@ -1,6 +1,7 @@
 """How a script stands, for those who watch: its phases with counts, what it waits for, its log.
 
-Everything is read from its job's journal, event by event.
+It is read from its job's journal, event by event. The script's worker does so too, and stores what
+it has read: a journal of ten thousand calls has megabytes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MOST_WAITING = 10
 """The most calls that are named as waited for."""
 MOST_LINES = 50
 """The most log lines that are shown, the newest ones."""
+NAME_CHARACTERS = 200
+"""What is shown of a phase's name."""
 BEFORE_PHASES = ""
 """The name of what is done before a script begins its first phase."""
 
@@ -106,17 +109,20 @@ class ScriptReader:
 
     def add(self, event: JournalEvent) -> bool:
         """Take the next event; return whether it has changed what is shown."""
-        data = event.data
-        if event.type is EventType.SCRIPT_CALL:
+        return self.take(event.type, event.data)
+
+    def take(self, kind: EventType | str, data: Mapping[str, Any]) -> bool:
+        """Take the type and the data of the next event; as `add`."""
+        if kind is EventType.SCRIPT_CALL:
             for call in _objects(data.get("calls")):
                 self._called(call)
-        elif event.type is EventType.SCRIPT_RESULT:
+        elif kind is EventType.SCRIPT_RESULT:
             self._settled(data)
-        elif event.type is EventType.SCRIPT_PHASE:
-            self._phases.append(_Phase(str(data.get("name", ""))))
-        elif event.type is EventType.SCRIPT_LOG:
+        elif kind is EventType.SCRIPT_PHASE:
+            self._phases.append(_Phase(str(data.get("name", ""))[:NAME_CHARACTERS]))
+        elif kind is EventType.SCRIPT_LOG:
             self._log.extend(log_lines(data))
-        elif event.type is EventType.SCRIPT_ENDED:
+        elif kind is EventType.SCRIPT_ENDED:
             self._end = _end(data)
             self._pending.clear()
         else:

@@ -55,6 +55,7 @@
 --                    once when they have
 --   dispatch:answered:<call>   string: the newest job that has answered a call of a script, by the digest of
 --                    the call; deleted with the job
+--   journal:script:<job>     string: how a script stands, as its worker has summarised it
 --   journal:payloads:<job>   hash: the long values in a job's journal, compressed, by the SHA-256 of each
 --   journal:with_payloads    sorted set: the jobs that have them, by when it was last seen that they exist
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch

@@ -84,7 +84,7 @@ local function forget_job(id)
     if redis.call('GET', answered) == id then redis.call('DEL', answered) end
   end
   redis.call('UNLINK', key('job', id), key('spec', id), key('result', id), key('journal', id),
-    key('journal', 'payloads', id), key('children', id), key('notify', 'of', id),
+    key('journal', 'payloads', id), key('journal', 'script', id), key('children', id), key('notify', 'of', id),
     key('dispatch', 'calls', id), key('dispatch', 'working', id))
   if id ~= job[1] then redis.call('DEL', key('usage', id), key('dispatch', 'reserved', id)) end
 end

@@ -39,6 +39,10 @@ class Keys:
         """Hash: the long values in a job's journal, compressed, by the SHA-256 of each."""
         return f"{self.prefix}:journal:payloads:{job_id}"
 
+    def script_summary(self, job_id: str) -> str:
+        """String: how a script stands, as its worker has summarised it."""
+        return f"{self.prefix}:journal:script:{job_id}"
+
     def journal_changed(self, job_id: str) -> str:
         """Channel: published when a job's journal has a new event."""
         return f"{self.prefix}:bell:{job_id}"

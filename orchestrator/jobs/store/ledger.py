@@ -63,6 +63,7 @@ from .model_states import ClosedModel
 from .records import NOTHING, Records, Stored
 from .redis_errors import redis_failures
 from .reservations import ReservationStore
+from .script_summaries import ScriptSummaries
 from .stored import (
     Submission,
     entry_of_child,
@@ -223,6 +224,7 @@ class Ledger(Records):
         self._run = self._scripts.run
         self.reservations = ReservationStore(redis, keys)
         self.answered_calls = AnsweredCalls(redis, keys)
+        self.script_summaries = ScriptSummaries(redis, keys)
         self._registered: dict[str, str] = {}
         """Worker -> the digest of its registration, as this process has last sent it."""
 

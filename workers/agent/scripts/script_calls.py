@@ -207,6 +207,7 @@ class ScriptCalls(CallAnswers):
         return await self._land(ids)
 
     async def _land(self, ids: Sequence[str]) -> bool:
+        await self._journal.summarise()
         pending = await self._collector.land([*ids])
         self._awaited_landing = [
             self._collector.newest(one) for one in pending if self._collector.newest(one) != one
@@ -277,6 +278,8 @@ class ScriptCalls(CallAnswers):
         earlier, self._earlier = [one for one in self._earlier if one.awaited], []
         missing = await self._jobs.missing(earlier) if earlier else []
         new, self._new = [*missing, *self._new], []
+        if new:
+            await self._journal.summarise()
         await self._jobs.begin(new)
 
     async def _next_live(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
@@ -287,6 +290,7 @@ class ScriptCalls(CallAnswers):
             working = [task for key, task in self._working.items() if key in pending]
             if settled is not None or not working:
                 return settled
+            await self._journal.summarise()
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
 
     async def _arrived(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:

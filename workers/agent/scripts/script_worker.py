@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from typing import IO, Any
 
 from pydantic import JsonValue
@@ -26,6 +27,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage, Verification
 from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.scripts.agents import script_agents
 from fanout.orchestrator.scripts.program import InvalidScript, interpreter_version
 from fanout.orchestrator.scripts.run import ScriptError, ScriptValue, run_script
@@ -83,6 +85,7 @@ class ScriptWorker:
         default_model: str,
     ) -> None:
         self._services = services
+        self._lease = lease
         self._default_model = default_model
         self._spec = spec
         self._definition = definition
@@ -117,7 +120,7 @@ class ScriptWorker:
         self._checkpoints = Checkpoints(
             sandbox, services.blobs, services.ledger, lease, used=self._used.own, interval_seconds=0
         )
-        self._steps = ScriptJournal(journal, services.blobs)
+        self._steps = ScriptJournal(journal, services.blobs, self._store_summary)
 
     @property
     def usage(self) -> Usage:
@@ -164,12 +167,16 @@ class ScriptWorker:
         )
         await calls.flush()
         if not isinstance(ended, ScriptValue):
-            return self._waits(calls)
+            return await self._waits(calls)
         self._check_replayed()
         await calls.look()
         if await calls.land_phase():
-            return self._waits(calls)
+            return await self._waits(calls)
         return await self._answer(ended.value, calls)
+
+    async def _store_summary(self, summary: str) -> None:
+        claim, summaries = self._lease.claim, self._services.ledger.script_summaries
+        await through_outage(partial(summaries.write, claim.spec.id, claim.token, summary))
 
     def _check_replayed(self) -> None:
         """Refuse an end before all that earlier attempts have done.
@@ -244,7 +251,8 @@ class ScriptWorker:
         left = self._children.left()
         return Spent(spent, {name: float(max(value, 0)) for name, value in left.items()})
 
-    def _waits(self, calls: ScriptCalls) -> AgentAnswer:
+    async def _waits(self, calls: ScriptCalls) -> AgentAnswer:
+        await self._steps.summarise()
         approvals = calls.approvals(self._definition.name)
         tasks = calls.awaited(self._replay_seconds(calls))
         if not approvals and not tasks.started:
@@ -275,6 +283,7 @@ class ScriptWorker:
             "reasons": reasons[:MAX_REASONS],
         }
         await self._steps.end(counts)
+        await self._steps.summarise()
         return counts
 
     async def _answer(self, value: Any, calls: ScriptCalls) -> AgentAnswer:
