@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
@@ -285,7 +285,7 @@ class ScriptJobs:
         """
         found = await self._stored(one.reuses)
         if found is not None and found.success and await self._keep(one, found):
-            return _seen(found, one.call.label)
+            return replace(_seen(found, one.call.label), id=one.ids[0])  # as handles have it
         one.reuses = one.winner = ""
         await self.begin([one])
         await self.look([one])
