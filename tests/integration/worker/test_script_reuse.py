@@ -222,14 +222,19 @@ report = await land(best)
 async def test_kept_changes_of_a_continued_script_land_when_the_edited_one_says_so(
     bench: Bench,
 ) -> None:
+    """A call whose changes are deleted by now is made anew."""
     source = 'kept = await agent("write it", files="keep")\n{then}\nawait files()'
     first = await run(bench, source.replace("{then}", "assert False"))
     files = await files_of(bench, first)
     edited = source.replace("{then}", "report = await land(kept)")
     again = await run(bench, edited, continues=first.job_id, **files)
+    (job_id,) = (await bench.tree_ids(first.job_id))[1:]
+    await bench.blobs.delete(str((await bench.ended(job_id)).changes))
+    anew = await run(bench, edited, continues=first.job_id, **files)
 
-    assert (again.error, again.output) == (None, ["made.txt"])
-    assert await started(bench, again) == 0
+    for result in (again, anew):
+        assert (result.error, result.output) == (None, ["made.txt"])
+    assert (await started(bench, again), await started(bench, anew)) == (0, 1)
 
 
 async def test_a_worker_may_die_at_any_entry_and_starts_nothing_that_is_reused(

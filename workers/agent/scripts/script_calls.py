@@ -339,10 +339,16 @@ class ScriptCalls(CallAnswers):
 
     async def _of_jobs(self, call: ScriptCall, one: JobCall) -> SettledCall | None:
         if one.is_kept:
-            await self._jobs.keep(one)
             kept = await read_result(self._kept[one.call.key], call, self._blobs)
-            return replace(kept, value=replace(kept.value, id=one.ids[0]))
-        found = await (self._jobs.reused(one) if one.reuses else self._jobs.outcome(one))
+            if (
+                one.winner in self._kept_landed
+                or await self._jobs.keep(one)
+                or not kept.value.files
+            ):
+                return replace(kept, value=replace(kept.value, id=one.ids[0]))
+            found = await self._jobs.anew(one)
+        else:
+            found = await (self._jobs.reused(one) if one.reuses else self._jobs.outcome(one))
         if found is None:
             return None
         error = ""

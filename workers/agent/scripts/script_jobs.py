@@ -286,20 +286,28 @@ class ScriptJobs:
         found = await self._stored(one.reuses)
         if found is not None and found.success and await self._keep(one, found):
             return replace(_seen(found, one.call.label), id=one.ids[0])  # as handles have it
-        one.reuses = one.winner = ""
+        return await self.anew(one)
+
+    async def anew(self, one: JobCall) -> Result | None:
+        """Make a call whose earlier result cannot be used; as `outcome`.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        one.is_kept, one.reuses, one.winner = False, "", ""
         await self.begin([one])
         await self.look([one])
         return await self.outcome(one)
 
-    async def keep(self, one: JobCall) -> None:
-        """Keep what the job has changed whose earlier result a call has, as far as it is stored.
+    async def keep(self, one: JobCall) -> bool:
+        """Keep what the job of an earlier result has changed; return whether it is stored.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
         found = await self._stored(one.winner)
-        if found is not None:
-            await self._keep(one, found)
+        return found is not None and await self._keep(one, found)
 
     async def _keep(self, one: JobCall, found: JobResult) -> bool:
         """Keep a job's changes as long as the script's own; return whether they are stored."""
