@@ -92,6 +92,8 @@ class ScriptJobs:
         self._max_calls = max_calls
         self._asked = 0
         self._connections = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._results: dict[str, JobResult] = {}
+        """Those of jobs that are known to have ended."""
         most_of_tree = max(services.bounds.max_tree_children, 2 * max_calls)
         self._bounds = services.bounds.model_copy(
             update={"max_children": 2 * max_calls, "max_tree_children": most_of_tree}
@@ -210,6 +212,8 @@ class ScriptJobs:
             for job_id, state in zip(ids, states, strict=True)
             if state is None or state in TERMINAL_STATES
         }
+        results = await self._services.ledger.results([*ended])
+        self._results |= {one.job_id: one for one in results if one is not None}
         for one in calls:
             one.ended |= ended.intersection(one.awaited)
 
@@ -227,18 +231,11 @@ class ScriptJobs:
         if one.ids[0] not in one.ended:
             return None
         one.winner = one.ids[0]
-        return await self.result(one, one.ids[0])
+        return self._result(one, one.ids[0])
 
-    async def result(self, one: JobCall, job_id: str) -> Result:
-        """Return the result of a job that has ended, as the script sees it.
-
-        Raises:
-            LedgerUnavailable: Redis does not answer.
-        """
-        try:
-            found = await self._services.ledger.result(job_id)
-        except UnknownJob:
-            found = None
+    def _result(self, one: JobCall, job_id: str) -> Result:
+        """Return the result of a job that has ended, as the script sees it."""
+        found = self._results.get(job_id)
         if found is None:
             return Result(job_id, False, "lost", error="its job is not stored any more")
         return _seen(found, one.call.label)
@@ -246,7 +243,7 @@ class ScriptJobs:
     async def _best(self, one: JobCall) -> Result | None:
         """Return the best candidate: the first that succeeds, or the one that the judge chooses."""
         ended = [job_id for job_id in one.ids if job_id in one.ended]
-        results = [await self.result(one, job_id) for job_id in ended]
+        results = [self._result(one, job_id) for job_id in ended]
         passed = [found for found in results if found.ok]
         has_judge = bool(one.call.arguments["judge"])
         if passed and (not has_judge or (len(ended) == len(one.ids) and len(passed) == 1)):
@@ -284,7 +281,7 @@ class ScriptJobs:
             await self.look([one])
         if one.judge not in one.ended:
             return None
-        verdict = await self._services.ledger.result(one.judge)
+        verdict = self._results.get(one.judge)
         number = 1
         if verdict is not None and verdict.success and isinstance(verdict.output, dict):
             number = int(str(verdict.output.get("best", 1)))
