@@ -12,7 +12,9 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved, milliseconds
+from tests.integration.models.model_server import Answer, environment, model_server, text
 from tests.integration.scripts import conversation, says, write_script
+from tests.integration.worker.children import children_of
 from tests.services import installation
 
 AGENTS = 1_000
@@ -38,8 +40,42 @@ BENCHMARK = Benchmark(
 )
 
 
-async def run(_wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
-    """Measure both, in turn, on one worker."""
+LOSERS = Benchmark(
+    name="script-losers",
+    title="after the first candidate has passed, until the last of the others is cancelled",
+    unit="s",
+    target=2.0,
+)
+ROUNDS = 5
+
+
+async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
+    """Measure what is wanted, on one worker each."""
+    if BENCHMARK.name in wanted:
+        yield BENCHMARK, await _many_calls()
+    if LOSERS.name in wanted:
+        yield LOSERS, Samples([await _until_losers_end() for _ in range(ROUNDS)])
+
+
+async def _until_losers_end() -> float:
+    """Seconds between the ends of the winner and of the last of two that are still asking."""
+    answers = [Answer(parts=[text("## Summary\nDone.")])]
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as name,
+        model_server(answers + [Answer(hangs=True)] * 2) as service,
+        installation(
+            Path(name), **environment(service, "key"), FANOUT_MODEL="gemini-2.5-flash"
+        ) as place,
+    ):
+        place.start_worker(forked=False)
+        async with place.client() as client:
+            await place.ready(client)
+            result = await client.run_script('(await best_of(3, "Solve it.")).summary')
+            ends = [one.finished_at or 0.0 for one in await children_of(client, result.job_id)]
+    return max(ends) - min(ends)
+
+
+async def _many_calls() -> Samples:
     script = conversation("^review", says("## Summary\nIt is fine.", delay_seconds=THINKS_SECONDS))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -47,13 +83,10 @@ async def run(_wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Sample
             place.start_worker(concurrency=AT_ONCE, forked=False)
             async with place.client() as client:
                 await place.ready(client)
-                yield (
-                    BENCHMARK,
-                    await interleaved(
-                        PAIRS,
-                        lambda: milliseconds(_by_script(client)),
-                        lambda: milliseconds(_as_list(client)),
-                    ),
+                return await interleaved(
+                    PAIRS,
+                    lambda: milliseconds(_by_script(client)),
+                    lambda: milliseconds(_as_list(client)),
                 )
 
 
@@ -71,4 +104,4 @@ async def _as_list(client: JobClient) -> None:
     assert {result.state for result in results} == {JobState.SUCCEEDED}
 
 
-SECTION = Section(benchmarks=(BENCHMARK,), run=run)
+SECTION = Section(benchmarks=(BENCHMARK, LOSERS), run=run)
