@@ -93,10 +93,9 @@ class SharedBudget:
         if job.parent_id is None:
             return None
         try:
-            record = await self._services.ledger.get(job.parent_id)
+            return await self._services.specification_of_parent(job.parent_id)
         except UnknownJob:
             return None
-        return JobSpec.model_validate(record.model_dump(include=set(JobSpec.model_fields)))
 
 
 class JobUsage:

@@ -315,6 +315,7 @@ class ScriptCalls(CallAnswers):
         """
         await self._jobs.look([one for one in self.calls.values() if one.awaited])
         open_calls = [one for one in self.calls.values() if not one.is_settled]
+        await self._jobs.load_earlier(open_calls)
         self._ready = [one for one in open_calls if one.refusal or one.ended or not one.needs_jobs]
         self._ready.reverse()
         return await self._of_ready(pending)

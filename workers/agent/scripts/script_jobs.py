@@ -106,6 +106,8 @@ class ScriptJobs:
         self._max_calls = max_calls
         self._asked = 0
         self._connections = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._results: dict[str, JobResult] = {}
+        """Those of jobs that are known to have ended."""
         most_of_tree = max(services.bounds.max_tree_children, 2 * max_calls)
         self._bounds = services.bounds.model_copy(
             update={"max_children": 2 * max_calls, "max_tree_children": most_of_tree}
@@ -238,8 +240,22 @@ class ScriptJobs:
             for job_id, state in zip(ids, states, strict=True)
             if state is None or state in TERMINAL_STATES
         }
+        await self._load([*ended])
         for one in calls:
             one.ended |= ended.intersection(one.awaited)
+
+    async def load_earlier(self, calls: Sequence[JobCall]) -> None:
+        """Read the results of the earlier jobs that these calls use, as far as they are stored.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        ids = [one.winner for one in calls if not one.needs_jobs]
+        await self._load([job_id for job_id in ids if job_id not in self._results])
+
+    async def _load(self, job_ids: Sequence[str]) -> None:
+        results = await self._services.ledger.results(job_ids)
+        self._results |= {one.job_id: one for one in results if one is not None}
 
     async def outcome(self, one: JobCall) -> Result | None:
         """Return the result of a call; None while it has to wait.
@@ -255,24 +271,14 @@ class ScriptJobs:
         if one.ids[0] not in one.ended:
             return None
         one.winner = one.ids[0]
-        return await self.result(one, one.ids[0])
+        return self._result(one, one.ids[0])
 
-    async def result(self, one: JobCall, job_id: str) -> Result:
-        """Return the result of a job that has ended, as the script sees it.
-
-        Raises:
-            LedgerUnavailable: Redis does not answer.
-        """
-        found = await self._stored(job_id)
+    def _result(self, one: JobCall, job_id: str) -> Result:
+        """Return the result of a job that has ended, as the script sees it."""
+        found = self._results.get(job_id)
         if found is None:
             return Result(job_id, False, "lost", error="its job is not stored any more")
         return _seen(found, one.call.label)
-
-    async def _stored(self, job_id: str) -> JobResult | None:
-        try:
-            return await self._services.ledger.result(job_id)
-        except UnknownJob:
-            return None
 
     async def reused(self, one: JobCall) -> Result | None:
         """Return the result of the earlier job that a call reuses.
@@ -283,7 +289,7 @@ class ScriptJobs:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer.
         """
-        found = await self._stored(one.reuses)
+        found = self._results.get(one.reuses)
         if found is not None and found.success and await self._keep(one, found):
             return replace(_seen(found, one.call.label), id=one.ids[0])  # as handles have it
         return await self.anew(one)
@@ -301,12 +307,8 @@ class ScriptJobs:
         return await self.outcome(one)
 
     async def keep(self, one: JobCall) -> bool:
-        """Keep what the job of an earlier result has changed; return whether it is stored.
-
-        Raises:
-            LedgerUnavailable: Redis does not answer.
-        """
-        found = await self._stored(one.winner)
+        """Keep what the job of an earlier result has changed; return whether it is stored."""
+        found = self._results.get(one.winner)
         return found is not None and await self._keep(one, found)
 
     async def _keep(self, one: JobCall, found: JobResult) -> bool:
@@ -322,7 +324,7 @@ class ScriptJobs:
     async def _best(self, one: JobCall) -> Result | None:
         """Return the best candidate: the first that succeeds, or the one that the judge chooses."""
         ended = [job_id for job_id in one.ids if job_id in one.ended]
-        results = [await self.result(one, job_id) for job_id in ended]
+        results = [self._result(one, job_id) for job_id in ended]
         passed = [found for found in results if found.ok]
         has_judge = bool(one.call.arguments["judge"])
         if passed and (not has_judge or (len(ended) == len(one.ids) and len(passed) == 1)):
@@ -360,7 +362,7 @@ class ScriptJobs:
             await self.look([one])
         if one.judge not in one.ended:
             return None
-        verdict = await self._services.ledger.result(one.judge)
+        verdict = self._results.get(one.judge)
         number = 1
         if verdict is not None and verdict.success and isinstance(verdict.output, dict):
             number = int(str(verdict.output.get("best", 1)))
