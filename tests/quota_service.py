@@ -41,7 +41,7 @@ class QuotaService:
     refused: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
     answers_now: threading.Event = field(default_factory=threading.Event)
-    """Cleared while no request gets its answer."""
+    """Cleared while no request gets a reply; refusals are sent."""
 
     def __post_init__(self) -> None:
         self.answers_now.set()
@@ -84,10 +84,11 @@ class _Handler(Handler):
     def post(self) -> None:
         request, state, wire = self.read_json(), self.state, Gemini()
         time.sleep(THINKS_SECONDS)
-        state.answers_now.wait(HELD_SECONDS)
         model = _MODEL.search(self.path)
         assert model is not None
         answer = state.answer(model[1], self.headers.get("x-goog-api-key", ""), request)
+        if answer.status == 200:
+            state.answers_now.wait(HELD_SECONDS)
         with suppress(BrokenPipeError, ConnectionResetError):
             if answer.status == 200 and wire.is_stream(self.path, request):
                 self._stream(wire, answer)
