@@ -273,7 +273,7 @@ def _model_wait(record: JobRecord, models: list[ClosedModel]) -> Message:
     )
     message.metadata.update(
         {
-            "fanout.model": first.name,
+            "fanout.waits_for_model": first.name,
             "fanout.model_state": str(first.state),
             "fanout.waits_until": first.until,
         }

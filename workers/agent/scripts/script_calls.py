@@ -20,7 +20,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from ..delegation.children import AwaitedTasks
 from ..delegation.collector import Collector
 from ..history import History
-from .script_files import FileCalls
+from .file_calls import FileCalls
 from .script_jobs import REFUSED, JobCall, ScriptJobs
 from .script_journal import ScriptJournal, read_result
 

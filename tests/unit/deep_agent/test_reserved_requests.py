@@ -12,7 +12,7 @@ from google.genai import types
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.deep_agent.budget import Budget, limit_reached
 from fanout.orchestrator.deep_agent.failures import BudgetUsedUp, ModelDenied
-from fanout.orchestrator.deep_agent.models.reservations import reserving
+from fanout.orchestrator.deep_agent.models.reserved_requests import reserving
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
 from tests.integration.scripts import call
