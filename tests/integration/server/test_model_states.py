@@ -181,7 +181,10 @@ async def test_a2a_says_what_a_task_waits_for_while_it_waits(served: Served) -> 
         assert one.status.state == TaskState.TASK_STATE_WORKING
         assert one.status.message.parts[0].text.startswith(f"1 job waits for {WHY}")
         facts = MessageToDict(one.status.message.metadata)
-        assert (facts["fanout.waits_for_model"], facts["fanout.model_state"]) == (MODEL, "exhausted")
+        assert (facts["fanout.waits_for_model"], facts["fanout.model_state"]) == (
+            MODEL,
+            "exhausted",
+        )
         assert facts["fanout.waits_until"] > 0
     assert ended.status.state == TaskState.TASK_STATE_COMPLETED
     assert not ended.status.message.parts
