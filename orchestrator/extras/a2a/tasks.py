@@ -30,6 +30,7 @@ from a2a.utils.task import validate_page_size
 
 from ...cancellation import cancel_and_wait
 from ...client.job_pages import JobFilter
+from ...jobs.budget import BudgetState
 from ...jobs.changes import ChangeBundle, MalformedBundle, PatchFailed
 from ...jobs.failure_texts import what_happened
 from ...jobs.failures import BlobMissing
@@ -193,7 +194,8 @@ class TaskView:
         record = await self.jobs.get(job_id)
         waiting = [] if record.state.is_terminal else await waiting_below(self.jobs, record)
         models = await self.awaited_models(record)
-        task = await self.listed(record, waiting, models, artifacts=True)
+        budget = await self.jobs.budget(job_id)
+        task = await self.listed(record, waiting, models, budget, artifacts=True)
         task.history.extend([] if history_length == 0 else messages)
         asked = frozenset(one.approval.id for one in waiting)
         return Snapshot(task, record, after, asked, awaited_text(models))
@@ -209,6 +211,7 @@ class TaskView:
         record: JobRecord,
         waiting: list[AwaitedCall],
         models: list[ClosedModel],
+        budget: BudgetState,
         *,
         artifacts: bool = False,
     ) -> Task:
@@ -217,8 +220,8 @@ class TaskView:
         task = Task(id=record.id, context_id=job_context(record))
         task.status.CopyFrom(self.status(record, waiting, models, result))
         task.metadata.update({"fanout.agent": record.agent, "fanout.state": record.state.value})
-        if budget := (await self.jobs.budget(record.id)).if_limited():
-            shown = budget.model_dump(mode="json", exclude_none=True)
+        if limited := budget.if_limited():
+            shown = limited.model_dump(mode="json", exclude_none=True)
             task.metadata.update({"fanout.budget": shown})
         if artifacts and result is not None:
             task.artifacts.extend(await make_artifacts(self.jobs, result, self._base_url))
@@ -317,9 +320,11 @@ async def list_tasks(view: TaskView, params: ListTasksRequest) -> ListTasksRespo
     wanted = JobFilter(states=states, labels=labels, roots_only=True)
     page = await view.jobs.page(wanted, position, size)
     waiting = await waiting_calls(view.jobs)
-    for record in page.records:
+    budgets = await view.jobs.budgets(page.records)
+    for record, budget in zip(page.records, budgets, strict=True):
         below = [one for one in waiting if one.record.root_id == record.root_id]
-        await _add(response, view, params, record, [] if record.state.is_terminal else below)
+        asked = [] if record.state.is_terminal else below
+        await _add(response, view, params, record, asked, budget)
     response.next_page_token = make_cursor(page.next) or ""
     response.total_size = await view.jobs.count(wanted, MAX_COUNTED)
     return response
@@ -331,6 +336,7 @@ async def _add(
     params: ListTasksRequest,
     record: JobRecord,
     waiting: list[AwaitedCall],
+    budget: BudgetState,
 ) -> None:
     after = params.status_timestamp_after
     if params.HasField("status_timestamp_after") and (
@@ -338,7 +344,7 @@ async def _add(
     ):
         return
     models = [] if record.waits_until is None else await view.jobs.awaited_models([record])
-    task = await view.listed(record, waiting, models, artifacts=params.include_artifacts)
+    task = await view.listed(record, waiting, models, budget, artifacts=params.include_artifacts)
     if params.status and task.status.state != params.status:
         return
     if params.history_length:
