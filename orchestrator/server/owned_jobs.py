@@ -44,6 +44,7 @@ from ..jobs.result import JobResult, Usage
 from ..jobs.spec import JobSpec
 from ..jobs.state import JobRecord
 from ..jobs.store.journal import JournalEvent
+from ..jobs.store.model_states import ClosedModel
 from ..jobs.store.stored import owner_key
 from ..jobs.store.subscription import Subscription
 from ..scripts.progress import ScriptProgress
@@ -273,6 +274,17 @@ class OwnedJobs:
         """Return all jobs of a job's tree, parents before children."""
         await self._read(job_id)
         return [one for one in await self._client.tree(job_id) if self.caller.owns(one)]
+
+    async def awaited_models(self, records: Sequence[JobRecord]) -> list[ClosedModel]:
+        """Return the models for which some of the caller's jobs wait, and how many of these do."""
+        self.caller.require(Scope.READ)
+        return await self._client.awaited_models(filter(self.caller.owns, records))
+
+    async def models_awaited_in_tree(self, job_id: str) -> list[ClosedModel]:
+        """Return the models for which jobs of a job's tree wait, and how many of them do."""
+        if not await self._client.closed_models():  # nearly always: the tree is not read
+            return []
+        return await self.awaited_models(await self.tree(job_id))
 
     async def tree_parts(
         self, job_id: str, *, parent_id: str | None = None

@@ -1,7 +1,8 @@
 """The limits that a job shares with others: budgets of its tree, and the rates of models.
 
 The ledger holds what was used, charged with each entry of a journal. It is read before every model
-call, so that the last one that fits sums up; what a call may use is reserved (`reservations.py`).
+call, so that the last one that fits sums up; what a call may use is reserved
+(`job_reservations.py`).
 """
 
 from __future__ import annotations

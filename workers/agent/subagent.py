@@ -91,8 +91,8 @@ from .answer import AgentAnswer, JobWorker
 from .checkpoint import CheckpointPlugin, Checkpoints
 from .delegation.children import AwaitedTasks, Children
 from .history import Decisions, History, repair_events, waiting_approvals
+from .job_reservations import JobReservations
 from .model_access import JobModelStates, model_names
-from .reservations import JobReservations
 from .scripts.script_worker import ScriptWorker
 from .services import JobServices
 from .session_journal import (

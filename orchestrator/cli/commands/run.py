@@ -62,7 +62,7 @@ from .run_report import (
     print_outcome,
     run_exit_code,
 )
-from .script_files import ScriptFile, parse_inputs, read_script
+from .script_arguments import ScriptFile, parse_inputs, read_script
 from .scripts import InputOption, ReuseOption, ScriptOption, refuse_faults
 from .submission import (
     ContinueOption,

@@ -16,7 +16,7 @@ from ..terminal import output
 from ..terminal.exit_codes import ExitCode, UsageProblem
 from ..terminal.options import AsJson
 from ..terminal.session import usable_agents
-from .script_files import ScriptFile, bundled_scripts, parse_inputs, read_script
+from .script_arguments import ScriptFile, bundled_scripts, parse_inputs, read_script
 
 MAX_REPLIES_BYTES = 4 * 1024**2
 """The largest file of replies: YAML of this size takes seconds to read."""

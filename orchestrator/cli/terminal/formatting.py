@@ -355,17 +355,25 @@ def cost(usage: Usage) -> str:
 
 def budget_lines(budget: BudgetState) -> list[str]:
     """Format what of each limit is reserved for model calls in progress, and what is left."""
-    amounts = [
-        ("max_cost_usd", budget.max_cost_usd, budget.reserved_cost_usd, budget.left_cost_usd),
-        ("max_tokens", budget.max_tokens, budget.reserved_tokens, budget.left_tokens),
-    ]
     return [
-        f"Of {name}={most:,}: {shown(reserved)} reserved, {shown(left)} left"
-        for (name, most, reserved, left), shown in zip(
-            amounts, (dollars, "{:,}".format), strict=True
-        )
-        if most is not None and left is not None
+        f"Of {limit}: {reserved} reserved, {left} left"
+        for limit, _, reserved, left in budget_amounts(budget)
     ]
+
+
+def budget_amounts(budget: BudgetState) -> list[tuple[str, str, str, str]]:
+    """Format each limit of a budget, and what of it is used, reserved and left."""
+    used, found = budget.used, []
+    if (most := budget.max_cost_usd) is not None:
+        parts = used.cost_usd or 0, budget.reserved_cost_usd, budget.left_cost_usd or 0
+        spent, reserved, left = map(dollars, parts)
+        found.append((f"max_cost_usd={most:,}", spent, reserved, left))
+    if (most_tokens := budget.max_tokens) is not None:
+        tokens = used.input_tokens + used.output_tokens
+        numbers = tokens, budget.reserved_tokens, budget.left_tokens or 0
+        spent, reserved, left = map("{:,}".format, numbers)
+        found.append((f"max_tokens={most_tokens:,}", spent, reserved, left))
+    return found
 
 
 def dollars(usd: float) -> str:

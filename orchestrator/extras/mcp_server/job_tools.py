@@ -382,7 +382,9 @@ class WaitTools(DoorTools):
             while True:
                 below = await jobs_below(opened.jobs, job_id)
                 elapsed = clock() - begin
-                await context.report_progress(elapsed, timeout_seconds, progress_line(below))
+                models = await opened.jobs.awaited_models(below)
+                line = progress_line(below, models)
+                await context.report_progress(elapsed, timeout_seconds, line)
                 waiting = await list_approvals(opened.jobs, below)
                 if waiting and asking.is_possible:
                     question = await asking.ask(waiting)
@@ -400,8 +402,9 @@ class WaitTools(DoorTools):
         return JobReport.of(
             await jobs.get(job_id),
             below,
+            await jobs.awaited_models(below),
             result,
-            await jobs.usage(job_id),
+            await jobs.budget(job_id),
             await list_approvals(jobs, below),
             is_local=self._door.is_local,
         )

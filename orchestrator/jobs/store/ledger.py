@@ -62,7 +62,7 @@ from .memory import ADVICE
 from .model_states import ClosedModel
 from .records import NOTHING, Records, Stored
 from .redis_errors import redis_failures
-from .reservations import ReservationStore
+from .reservation_store import ReservationStore
 from .script_summaries import ScriptSummaries
 from .stored import (
     Submission,

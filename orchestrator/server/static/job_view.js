@@ -8,8 +8,8 @@ import { copyButton, notice } from "./dialogs.js";
 import { empty, externalLink, fill, h, keyed, setText, stateBadge } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { ScriptView } from "./script_view.js";
-import { budgetText, bytes, compact, cost, duration, elapsed, ENDED, json, labelsOf, moment, number, oneLine, titleOf, tokens } from "./text.js";
-import { childrenOf, ordered, verdictText } from "./trees.js";
+import { budgetText, bytes, compact, cost, duration, elapsed, ENDED, json, labelsOf, moment, number, oneLine, plural, titleOf, tokens } from "./text.js";
+import { childrenOf, ordered, Overdue, verdictText } from "./trees.js";
 
 const TABS = ["conversation", "changes", "result", "task"];
 
@@ -40,6 +40,7 @@ export class JobView {
       app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() }),
       app.inbox.subscribe(() => this.countApprovals()),
     ];
+    this.overdue = new Overdue();
     this.timer = setInterval(() => this.job && this.tick(), 1000);
   }
 
@@ -144,6 +145,7 @@ export class JobView {
   tick() {
     this.showFacts();
     this.conversation?.tick();
+    if (!document.hidden && this.overdue.is([this.line, ...this.tree.jobs.values()])) this.load();
   }
 
   showHead() {
@@ -267,7 +269,7 @@ class JobTree {
     const jobs = ordered(this.jobs).slice(0, MAX_JOBS);
     keyed(this.items, jobs, (job) => job.id, (job) => this.make(job), (element, job) => update(element, job));
     const ended = jobs.filter((job) => ENDED.has(job.state)).length;
-    setText(this.sum, `${number(this.jobs.size)} jobs, ${number(ended)} ended`);
+    setText(this.sum, `${plural(this.jobs.size, "job")}, ${number(ended)} ended`);
     if (!this.items.querySelector('[tabindex="0"]')) this.items.querySelector("a")?.setAttribute("tabindex", "0");
   }
 

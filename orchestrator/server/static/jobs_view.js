@@ -288,7 +288,11 @@ export class JobsView {
 
   tick() {
     if (document.hidden) return;
-    for (const row of this.list.rows.values()) if (row.shownItem) updateTimes(row, row.shownItem);
+    for (const row of this.list.rows.values()) {
+      if (!row.shownItem) continue;
+      updateTimes(row, row.shownItem);
+      showState(row.parts.state, row.shownItem); // the time at which a model is tried again may have come
+    }
   }
 
   focusSearch() {

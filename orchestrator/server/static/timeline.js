@@ -2,7 +2,7 @@
 // exist. It is a treegrid: by keyboard, and with all times as text, for who does not see the bars.
 
 import { h, fill, setText } from "./dom.js";
-import { clock, compact, cost, duration, moment, oneLine, stateName, titleOf, tokens } from "./text.js";
+import { clock, compact, cost, duration, moment, oneLine, stateName, titleOf, tokens, until } from "./text.js";
 import { childrenOf, marks, ordered, ownUsages, verdictText } from "./trees.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -303,7 +303,8 @@ function shortTime(seconds) {
 
 function liveNote(job) {
   if (job.finished_at) return "";
-  return (job.approvals.length ? "waits for your decision" : job.waiting_for ?? job.last_event) ?? "";
+  const waits = job.waits_until ? `${until(job.waits_until)}: ${job.waiting_for}` : job.waiting_for; // the end of a long line is cut
+  return (job.approvals.length ? "waits for your decision" : waits ?? job.last_event) ?? "";
 }
 
 // What the bars show, as a sentence.

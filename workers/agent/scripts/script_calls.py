@@ -22,7 +22,7 @@ from ..delegation.children import AwaitedTasks
 from ..delegation.collector import Collector
 from ..history import History
 from .earlier_answers import EarlierAnswers
-from .script_files import FileCalls
+from .file_calls import FileCalls
 from .script_jobs import REFUSED, JobCall, ScriptJobs
 from .script_journal import ScriptJournal, read_result
 

@@ -47,8 +47,8 @@ from ..session_journal import AttemptJournal
 from ..shared_limits import JobUsage, SharedBudget
 from ..verification import max_reworks, run_verification
 from .earlier_answers import EarlierAnswers
+from .file_calls import FileCalls
 from .script_calls import ScriptCalls
-from .script_files import FileCalls
 from .script_jobs import ScriptJobs, fits_schema
 from .script_journal import ScriptJournal, results_of_jobs
 
