@@ -198,6 +198,7 @@ from .tool import about_tasks as about_tasks
 from .tool import polling as polling
 from .tool import tabular as tabular
 from .tools.documents import text_of_html as text_of_html
+from .tools.documents import text_of_pdf as text_of_pdf
 from .tools.execute import text_mode as text_mode
 from .tools.execute import with_ended_processes as with_ended_processes
 from .unusable_replies import REPLY_ERRORS as REPLY_ERRORS

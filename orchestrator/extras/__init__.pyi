@@ -22,7 +22,7 @@ from .mcp_server.stdio import serve_stdio as serve_stdio
 from .oidc import token_verifier as token_verifier
 from .remote_agents import RemoteConnection as RemoteConnection
 from .remote_agents import connect_agent as connect_agent
-from .web import SearchApi as SearchApi
-from .web import Think as Think
-from .web import WebFetch as WebFetch
-from .web import WebSearch as WebSearch
+from .web.fetch import WebFetch as WebFetch
+from .web.search import SearchApi as SearchApi
+from .web.search import WebSearch as WebSearch
+from .web.think import Think as Think

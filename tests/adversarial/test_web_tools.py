@@ -1,8 +1,6 @@
 """A page, a redirect or a name server tries to lead an agent's web tools into private networks."""
 
-import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +9,11 @@ import httpx
 import pytest
 
 from fanout.orchestrator.deep_agent.tools import documents
-from fanout.orchestrator.extras import web
-from fanout.orchestrator.extras.web import SearchApi, WebFetch, WebSearch, public_client
+from fanout.orchestrator.extras.web import client as web_client
+from fanout.orchestrator.extras.web import fetch
+from fanout.orchestrator.extras.web.client import public_client
+from fanout.orchestrator.extras.web.fetch import WebFetch
+from fanout.orchestrator.extras.web.search import SearchApi, WebSearch
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
 from tests.loopback import LoopbackHandler, loopback_server
@@ -42,7 +43,7 @@ class Site(LoopbackHandler):
             return
         body, kind = PAGE, "text/html; charset=utf-8"
         if path == "/big":
-            body, kind = b"x" * (web.MAX_BYTES + 1), "text/plain"
+            body, kind = b"x" * (fetch.MAX_BYTES + 1), "text/plain"
         elif path == "/image":
             kind = "image/png"
         elif path == "/comments":
@@ -54,7 +55,7 @@ class Site(LoopbackHandler):
         elif path == "/encoded":
             body, kind = b"a-" + b"b9" * 100_000, "text/plain; charset=punycode"
         elif path == "/long":
-            body, kind = b"y" * (web.MAX_CHARACTERS + 5), "text/plain"
+            body, kind = b"y" * (fetch.MAX_CHARACTERS + 5), "text/plain"
         elif path == "/flood":
             self._flood()
             return
@@ -150,11 +151,11 @@ async def test_the_checked_address_is_the_one_that_is_connected(
     asked: list[str] = []
     answers = iter(["8.8.8.8", "127.0.0.1"])
 
-    async def resolve(_: Any, host: str, port: int, **__: Any) -> list[Any]:
+    def resolve(host: str, port: int) -> list[str]:
         asked.append(host)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+        return [next(answers)]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    monkeypatch.setattr(web_client, "look_up", resolve)
     connected: list[str] = []
 
     async def connect(_: Any, host: str, *__: Any) -> Any:
@@ -214,7 +215,7 @@ async def test_a_page_becomes_text_without_its_scripts_and_a_long_one_is_read_on
         first = await fetched(f"{url}/long", allowed=HERE)
         rest = await fetched(f"{url}/long", allowed=HERE, offset=first["next_offset"])
     assert page["content"] == "# Bread\nRye & wheat."
-    assert len(first["content"]) == web.MAX_CHARACTERS
+    assert len(first["content"]) == fetch.MAX_CHARACTERS
     assert rest["content"] == "yyyyy"
     assert "next_offset" not in rest
 
@@ -254,7 +255,7 @@ async def test_a_search_sends_its_key_in_the_header_only_and_survives_odd_rows(
             allowed_hosts=HERE,
         )
         tool = WebSearch(api).tool()
-        args = {"query": "rye & {count}", "max_results": 5}
+        args = {"query": "rye & {count}", "count": 5}
         result = await tool.run_async(args=args, tool_context=CONTEXT)
     assert result["results"] == [
         {"title": "a", "url": "http://a/", "snippet": "A"},
@@ -274,19 +275,18 @@ async def test_a_search_answer_without_an_end_is_not_loaded_and_is_not_called_em
         result = await tool.run_async(args={"query": "rye"}, tool_context=CONTEXT)
         await eventually(lambda: len(seen) >= 2)
     assert "more than 2097152 bytes" in result["error"]
-    assert "max_results" in result["error"]
+    assert "with count" in result["error"]
     _, (_, sent) = seen
     assert int(sent["bytes"]) < FLOOD_BYTES / 4
 
 
 def resolved_to_here(monkeypatch: pytest.MonkeyPatch, name: str, first: str | None = None) -> None:
     """Make a name resolve to this machine, after another address if one is given."""
-    real = asyncio.BaseEventLoop.getaddrinfo
+    real = web_client.look_up
 
-    async def resolve(loop: Any, host: str, port: int, **more: Any) -> list[Any]:
+    def resolve(host: str, port: int) -> list[str]:
         if host != name:
-            return list(await real(loop, host, port, **more))
-        addresses = [*([first] if first else []), "127.0.0.1"]
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+            return real(host, port)
+        return [*([first] if first else []), "127.0.0.1"]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    monkeypatch.setattr(web_client, "look_up", resolve)

@@ -149,7 +149,7 @@ async def test_a_model_that_may_not_search_still_does_its_work(serve: Serve) -> 
 async def test_a_search_without_an_end_is_ended(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.orchestrator.extras.web.MODEL_SEARCH_SECONDS", 0.2)
+    monkeypatch.setattr("fanout.orchestrator.extras.web.search.MODEL_SEARCH_SECONDS", 0.2)
     with serve(SEARCH, Answer(hangs=True), DONE):
         run = await run_agent(GEMINI, tools=tools())
     assert run.results[0]["error"] == "The search took more than 0.2 s."
