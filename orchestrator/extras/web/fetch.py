@@ -136,7 +136,12 @@ class WebFetch:
             self._keep(url, page)
         text = page.text
         part = text[offset : offset + MAX_CHARACTERS]
-        found = {"status": "success", "url": page.url, "note": MATERIAL, "content": part}
+        found: dict[str, Any] = {
+            "status": "success",
+            "url": page.url,
+            "note": MATERIAL,
+            "content": part,
+        }
         if offset + len(part) < len(text):
             found["next_offset"] = offset + len(part)
             found["total_characters"] = len(text)
