@@ -67,12 +67,12 @@ def existing_tool(name: str) -> str:
     installed = installed_tools()
     if name in installed:
         return name
-    known = (*BUILT_IN_TOOLS, *WEB_TOOLS, *installed)
-    near = nearest(name, (*known, *OTHER_NAMES))
+    known = (*BUILT_IN_TOOLS, *WEB_TOOLS)
+    near = nearest(name, (*known, *installed, *OTHER_NAMES))
     question = f" Did you mean {OTHER_NAMES.get(near, near)}?" if near else ""
     raise ValueError(
-        f"there is no built-in tool {name!r}, and no installed package has one (entry points "
-        f"fanout.tools).{question} There are {', '.join(known)}"
+        f"there is no built-in tool {name!r}.{question} There are {', '.join(known)}; installed "
+        f"packages have {', '.join(installed) or 'none'} (entry points fanout.tools)"
     )
 
 

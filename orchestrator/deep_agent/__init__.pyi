@@ -179,7 +179,9 @@ from .models.states import ModelAccess as ModelAccess
 from .models.states import asked_through as asked_through
 from .models.states import model_accesses as model_accesses
 from .models.tokens import ModelUsage as ModelUsage
+from .models.tokens import note_side_calls as note_side_calls
 from .models.tokens import reply_usage as reply_usage
+from .models.tokens import side_calls as side_calls
 
 # Permissions
 from .permissions import Access as Access

@@ -15,6 +15,7 @@ from ..configuration.known_names import WEB_TOOLS
 from ..configuration.tool_settings import PythonToolSettings, WebSettings
 from ..deep_agent import resolve_model, searching
 from ..delegation.agents import NamedTools
+from ..jobs.failures import InvalidJob
 from .python_tools.tool import PythonTools
 from .web.fetch import WebFetch
 from .web.search import SearchApi, WebSearch
@@ -55,7 +56,7 @@ class ToolMaker:
         for name in names:
             if name not in WEB_TOOLS:
                 tools.append(await self._python.make(name))
-            elif why := absence(self._web, name, model):
+            elif why := self.absence(name, model):
                 left_out[name] = why
             elif name == "web_fetch":
                 tools.append(self._fetch().tool())
@@ -64,27 +65,34 @@ class ToolMaker:
                 tools.append(WebSearch(api).tool())
         return NamedTools(tuple(tools), left_out)
 
+    def absence(self, name: str, model: str) -> str:
+        """Return why an agent has no web tool of this name; empty if it has it.
+
+        Args:
+            name: One of `WEB_TOOLS`.
+            model: The name of the agent's model.
+        """
+        web = self._web
+        if web.hosts == "none":
+            return NO_WEB
+        if name == "web_fetch" or has_own_search(web, model) or search_api(web) is not None:
+            return ""
+        return NO_SEARCH if web.own_search else OWN_SEARCH_OFF
+
+    async def fault(self, name: str) -> str:
+        """Return why an installed tool cannot be used; empty if it can."""
+        try:
+            await self._python.make(name)
+        except InvalidJob as error:
+            return str(error)
+        return ""
+
     def _fetch(self) -> WebFetch:
         hosts = self._web.hosts
         return WebFetch(
             hosts=hosts if isinstance(hosts, tuple) else None,
             allowed_hosts=self._web.allowed_hosts,
         )
-
-
-def absence(web: WebSettings, name: str, model: str) -> str:
-    """Return why an agent with this model has no tool of this name; empty if it has it.
-
-    Args:
-        web: The settings.
-        name: One of `WEB_TOOLS`.
-        model: The name of the agent's model.
-    """
-    if web.hosts == "none":
-        return NO_WEB
-    if name == "web_fetch" or has_own_search(web, model) or search_api(web) is not None:
-        return ""
-    return NO_SEARCH if web.own_search else OWN_SEARCH_OFF
 
 
 def has_own_search(web: WebSettings, model: str) -> bool:

@@ -1,6 +1,8 @@
 """A page, a redirect or a name server tries to lead an agent's web tools into private networks."""
 
 import contextlib
+import gzip
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +18,7 @@ from fanout.orchestrator.extras.web.fetch import WebFetch
 from fanout.orchestrator.extras.web.search import SearchApi, WebSearch
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
+from tests.documents import pdf
 from tests.loopback import LoopbackHandler, loopback_server
 from tests.waits import eventually
 
@@ -54,6 +57,27 @@ class Site(LoopbackHandler):
             body = b"<![ "
         elif path == "/encoded":
             body, kind = b"a-" + b"b9" * 100_000, "text/plain; charset=punycode"
+        elif path == "/bomb":
+            self._packed(gzip.compress(b"x" * FLOOD_BYTES), "gzip")
+            return
+        elif path == "/strange":
+            self._packed(b"zzzz", "br")
+            return
+        elif path == "/packed":
+            self._packed(gzip.compress(b"Rye and wheat."), "gzip")
+            return
+        elif path == "/busy":
+            self.send_response(429)
+            self.send_header("Retry-After", "7")
+            self.end_headers()
+            return
+        elif path == "/drips":
+            self._drip()
+            return
+        elif path == "/latin":
+            body, kind = "<meta charset=iso-8859-1>Bäcker".encode("latin-1"), "text/html"
+        elif path == "/pdf":
+            body, kind = pdf("Rye in a PDF"), "application/pdf"
         elif path == "/long":
             body, kind = b"y" * (fetch.MAX_CHARACTERS + 5), "text/plain"
         elif path == "/flood":
@@ -66,6 +90,24 @@ class Site(LoopbackHandler):
         self.send_header("Content-Type", kind)
         self.end_headers()
         self.wfile.write(body)
+
+    def _packed(self, body: bytes, encoding: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Encoding", encoding)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def _drip(self) -> None:
+        """Send a byte now and then, until nobody listens."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b".")
+                time.sleep(0.05)
 
     def _flood(self) -> None:
         """Send JSON without an end, until nobody listens."""
@@ -200,6 +242,13 @@ async def test_what_is_no_plain_web_address_is_refused(url: str) -> None:
         ("/image", "is image/png, not text"),
         ("/missing", "status 404"),
         ("/to?/to", "redirected too often"),
+        ("/flood", "more than 5242880 bytes"),
+        ("/bomb", "more than 5242880 bytes"),
+        ("/strange", "packed with 'br', which is not read"),
+        ("/busy", "too many requests: use another source, or try in 7 s"),
+        ("/drips", "did not answer within 5 s"),
+        ("/to?http://u:p@a.example/", "must not hold a user or a password"),
+        ("/to?file:///etc/passwd", "must begin with http"),
     ],
 )
 async def test_an_answer_beyond_a_limit_is_one_sentence(path: str, words: str) -> None:
@@ -218,6 +267,28 @@ async def test_a_page_becomes_text_without_its_scripts_and_a_long_one_is_read_on
     assert len(first["content"]) == fetch.MAX_CHARACTERS
     assert rest["content"] == "yyyyy"
     assert "next_offset" not in rest
+
+
+async def test_pages_of_other_encodings_and_pdfs_are_text_too() -> None:
+    with site() as (url, _):
+        found = [
+            (await fetched(f"{url}/{path}", allowed=HERE))["content"]
+            for path in ("packed", "latin", "pdf")
+        ]
+    assert found[:2] == ["Rye and wheat.", "Bäcker"]
+    assert "Rye in a PDF" in found[2]
+
+
+async def test_only_listed_hosts_and_ports_of_the_web_are_read() -> None:
+    with site() as (url, seen):
+        tool = WebFetch(hosts=["example.org", "*.example.net"], allowed_hosts=HERE).tool()
+        elsewhere = await tool.run_async(args={"url": url}, tool_context=CONTEXT)
+        mail = await fetched("http://127.0.0.2:25/")
+        other_port = await fetched(url, allowed=("127.0.0.1:1",))
+    assert "these hosts are: example.org, *.example.net" in elsewhere["error"]
+    assert "not a port of the web" in mail["error"]
+    assert "not on the public web" in other_port["error"]
+    assert seen == []
 
 
 async def test_a_page_that_is_slow_to_convert_is_left_by_its_process(

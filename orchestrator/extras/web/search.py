@@ -18,16 +18,21 @@ from urllib.parse import quote
 import httpx
 from google.adk.agents import LlmAgent
 from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events import Event
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
+from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from ...deep_agent import (
     MethodTool,
+    Middleware,
     ModelFailed,
     ModelNotConfigured,
+    ModelUsage,
     ToolMistake,
     budget_of,
+    note_side_calls,
     reply_usage,
     search_request,
     searching,
@@ -197,8 +202,27 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-class ModelSearchTool(MethodTool):
-    """A tool that needs a model with a search of its own."""
+class ModelSearchTool(MethodTool, Middleware):
+    """A tool that needs a model with a search of its own.
+
+    What its model calls have used stands in the event with its result: so it counts in the budget
+    of a run that another process continues.
+
+    Args:
+        search: The search, whose method is the tool.
+    """
+
+    def __init__(self, search: ModelSearch) -> None:
+        super().__init__(search.web_search)
+        self._search = search
+
+    async def after_tools(
+        self, results: Event, tools: Mapping[str, BaseTool], state: Mapping[str, Any]
+    ) -> None:
+        """Note what the searches have used."""
+        del tools, state
+        for answer in results.get_function_responses():
+            note_side_calls(results, self._search.used.pop(answer.id or "", ()))
 
     def check_model(self, model: BaseLlm) -> None:
         """Check a model.
@@ -212,9 +236,13 @@ class ModelSearchTool(MethodTool):
 class ModelSearch:
     """Searches the web with the model of the agent that asks."""
 
+    def __init__(self) -> None:
+        self.used: dict[str, list[tuple[str, ModelUsage]]] = {}
+        """What the model calls of searches have used, by the ids of the tool's calls."""
+
     def tool(self) -> ModelSearchTool:
         """Return the tool for an agent."""
-        return ModelSearchTool(self.web_search)
+        return ModelSearchTool(self)
 
     @tabular
     async def web_search(self, query: str, *, tool_context: ToolContext) -> dict[str, Any]:
@@ -225,7 +253,8 @@ class ModelSearch:
         if not query.strip():
             raise ToolMistake("query is empty.")
         context = tool_context.get_invocation_context()
-        replies = await self._ask(query, context)
+        used = self.used.setdefault(tool_context.function_call_id or "", [])
+        replies = await self._ask(query, context, used)
         pages = dict(page for reply in replies for page in _cited_pages(reply))
         faults = [reply.error_code for reply in replies if reply.error_code]
         answer = "".join(map(text_of, replies)).strip()
@@ -237,8 +266,10 @@ class ModelSearch:
         found = {"pages": listed} if listed else {"note": NO_PAGES}
         return {"status": "success", "answer": answer, **found}
 
-    async def _ask(self, query: str, context: InvocationContext) -> Sequence[LlmResponse]:
-        """Return the replies, counted in the run's budget."""
+    async def _ask(
+        self, query: str, context: InvocationContext, used: list[tuple[str, ModelUsage]]
+    ) -> Sequence[LlmResponse]:
+        """Return the replies, counted in the run's budget, and add what they used to `used`."""
         budget = budget_of(context)
         if budget is not None and not budget.has_room_for_side_call:
             raise ToolMistake("The budget has no room for a search. Sum up what you have.")
@@ -252,10 +283,10 @@ class ModelSearch:
                     async with aclosing(model.generate_content_async(request)) as responses:
                         async for response in responses:
                             replies.append(response)
+                            version = response.model_version or model.model
+                            used.append((version, reply_usage(response)))
                             if budget is not None:
-                                budget.add_side_call(
-                                    response.model_version or "", reply_usage(response)
-                                )
+                                budget.add_side_call(*used[-1])
         except TimeoutError:
             raise ToolMistake(f"The search took more than {MODEL_SEARCH_SECONDS:g} s.") from None
         except ModelFailed as failure:

@@ -141,7 +141,10 @@ async def test_a_tool_is_called_in_a_process_without_the_workers_secrets(
     result = await run(place, "look")
 
     assert result.success, place.workers[0].tail()
-    assert '"key": "APP-7", "order": "desc", "environment": ["FANOUT_COMMAND", "JIRA_TOKEN"]' in result.summary
+    assert (
+        '"key": "APP-7", "order": "desc", "environment": ["FANOUT_COMMAND", "JIRA_TOKEN"]'
+        in result.summary
+    )
     assert "this is not the answer" not in result.summary
 
 
