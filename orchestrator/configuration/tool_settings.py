@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -37,6 +38,8 @@ class WebSettings(BaseModel):
     allowed_hosts: tuple[ReceiverHost, ...] = ()
     """JSON: hosts, or `host:port`, of your own network that `web_fetch` may read too. All others
     have to be on the public internet."""
+    ca_file: Path | None = None
+    """A PEM file of certificate authorities of your own network, in addition to the usual ones."""
     own_search: bool = True
     """Whether `web_search` is the search of the agent's own model, where its service has one
     (Gemini, Claude). The service bills its searches in addition to the tokens."""
@@ -54,6 +57,8 @@ class WebSettings(BaseModel):
             raise ValueError("search = searxng needs search_url, the address of your SearXNG")
         if self.search == "brave" and self.search_key is None:
             raise ValueError("search = brave needs search_key, the key of your subscription")
+        if "@" in (self.search_url or ""):
+            raise ValueError("search_url holds no user and no password")
         if self.search is None and (self.search_url or self.search_key):
             raise ValueError("search_url and search_key need search = searxng or brave")
         return self

@@ -92,6 +92,7 @@ class ToolMaker:
         return WebFetch(
             hosts=hosts if isinstance(hosts, tuple) else None,
             allowed_hosts=self._web.allowed_hosts,
+            ca_file=self._web.ca_file,
         )
 
 
@@ -112,6 +113,7 @@ def search_api(web: WebSettings) -> SearchApi | None:
             url=f"{web.search_url}/search?q={{query}}&format=json",
             snippet="content",
             allowed_hosts=(url.netloc,),
+            ca_file=web.ca_file,
         )
     if web.search == "brave":
         base = web.search_url or BRAVE
@@ -121,6 +123,7 @@ def search_api(web: WebSettings) -> SearchApi | None:
             key_header="X-Subscription-Token",
             results="web.results",
             allowed_hosts=(urlsplit(base).netloc,) if web.search_url else (),
+            ca_file=web.ca_file,
         )
     return None
 

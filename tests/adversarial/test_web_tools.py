@@ -58,7 +58,7 @@ class Site(LoopbackHandler):
         elif path == "/encoded":
             body, kind = b"a-" + b"b9" * 100_000, "text/plain; charset=punycode"
         elif path == "/bomb":
-            self._packed(gzip.compress(b"x" * FLOOD_BYTES), "gzip")
+            self._packed(gzip.compress(bytes(4 * fetch.MAX_BYTES)), "gzip")
             return
         elif path == "/strange":
             self._packed(b"zzzz", "br")

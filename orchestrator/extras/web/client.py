@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import httpcore
@@ -151,15 +152,22 @@ def _lookup_threads() -> ThreadPoolExecutor:
 
 @asynccontextmanager
 async def public_client(
-    seconds: float, allowed: Collection[str] = ()
+    seconds: float, allowed: Collection[str] = (), ca_file: Path | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Open a client that reaches public addresses, and follows no redirects itself.
 
     Args:
         seconds: The limit on each wait for the server.
         allowed: Hosts that may have any address, as `PrivateHosts`.
+        ca_file: A PEM file of authorities that hosts may have besides the usual ones.
+
+    Raises:
+        ToolMistake: The file cannot be read.
     """
-    tls = await asyncio.to_thread(_tls)
+    try:
+        tls = await asyncio.to_thread(_tls, ca_file)
+    except OSError:
+        raise ToolMistake("The file of certificate authorities cannot be read.") from None
     transport = httpx.AsyncHTTPTransport(verify=tls)
     transport._pool = httpcore.AsyncConnectionPool(  # noqa: SLF001 - httpx has no argument for it
         ssl_context=tls, network_backend=_PublicNetwork(PrivateHosts(allowed))
@@ -173,8 +181,11 @@ async def public_client(
         yield client
 
 
-def _tls() -> ssl.SSLContext:
-    return httpx.create_ssl_context(trust_env=False)
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    context = httpx.create_ssl_context(trust_env=False)
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    return context
 
 
 async def bounded_body(answer: httpx.Response, most: int) -> bytes | None:

@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -98,6 +99,7 @@ class WebFetch:
     Args:
         hosts: The hosts whose pages may be read, as entries of a job's limit `network`; None: all.
         allowed_hosts: Hosts that may also have private addresses: a name, or `name:port`.
+        ca_file: A PEM file of certificate authorities besides the usual ones.
         seconds: The time limit for one page.
     """
 
@@ -106,10 +108,12 @@ class WebFetch:
         *,
         hosts: Collection[str] | None = None,
         allowed_hosts: Collection[str] = (),
+        ca_file: Path | None = None,
         seconds: float = FETCH_SECONDS,
     ) -> None:
         self._hosts = None if hosts is None else tuple(hosts)
         self._allowed = tuple(allowed_hosts)
+        self._ca_file = ca_file
         self._seconds = seconds
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._begun: deque[float] = deque(maxlen=PER_MINUTE)
@@ -180,7 +184,7 @@ class WebFetch:
         try:
             async with (
                 asyncio.timeout(self._seconds),
-                public_client(self._seconds, self._allowed) as client,
+                public_client(self._seconds, self._allowed, self._ca_file) as client,
             ):
                 return await self._follow(client, url)
         except TimeoutError:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -99,6 +100,8 @@ class SearchApi:
     headers: Mapping[str, str] = field(default_factory=dict)
     allowed_hosts: Collection[str] = ()
     """Hosts that may have private addresses, such as an engine in one's own network."""
+    ca_file: Path | None = None
+    """A PEM file of certificate authorities besides the usual ones."""
 
 
 class WebSearch:
@@ -163,7 +166,7 @@ class ApiSearch:
         try:
             async with (
                 asyncio.timeout(SEARCH_SECONDS),
-                public_client(SEARCH_SECONDS, self._api.allowed_hosts) as client,
+                public_client(SEARCH_SECONDS, self._api.allowed_hosts, self._api.ca_file) as client,
                 # It follows no redirect: the key is for this host only.
                 client.stream("GET", url, headers=self._headers()) as answer,
             ):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fanout.orchestrator.cli.checks.tools import tool_checks
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.configuration.tool_settings import PythonToolSettings
 from fanout.orchestrator.extras.python_tools.tool import PythonTools
 from fanout.orchestrator.jobs.failures import InvalidJob
@@ -22,10 +26,12 @@ from tests.waits import eventually
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 CANARY = "canary-jira-token-2213"
+NO_CONTEXT: Any = None
 REPORT = says("## Summary\n{{last_result}}")
 MODULE = '''
 import asyncio, os, subprocess, sys, time
 from pathlib import Path
+from typing import Any
 from typing import Literal
 
 
@@ -210,6 +216,22 @@ async def test_a_tool_that_cannot_be_imported_fails_the_job_and_not_the_worker(
     assert after.success
 
 
+@pytest.mark.blocks_loop("the command line has its loop to itself")
+async def test_doctor_names_each_tool_that_cannot_be_used(packages: Path) -> None:
+    settings = load_settings(web={"hosts": "none"}, tools={"gone": {"env": ["NO_SUCH_TOKEN"]}})
+    checks = [check async for check in tool_checks(settings, load_agent_definitions())]
+    warned = {f"{check.name}: {check.found}" for check in checks if check.status == "warn"}
+    fine = {f"{check.name}: {check.found}" for check in checks if check.status == "ok"}
+
+    assert "web_search: researcher has none: FANOUT_WEB__HOSTS is none" in warned
+    assert any("tool broken: " in one and "no licence for the tool" in one for one in warned)
+    assert any(
+        "tool read_file: " in one and "the name of a tool of fanout" in one for one in warned
+    )
+    assert "tool gone: it gets NO_SUCH_TOKEN, which is not set here" in warned
+    assert "tool jira_lookup: acme_tools:jira_lookup" in fine
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -238,6 +260,6 @@ async def test_a_tool_beyond_its_limits_is_an_error_of_the_call(
     tools = PythonTools({name: PythonToolSettings(timeout_seconds=2)})
     tool = await tools.make(name)
     args = {"folder": str(tmp_path)} if name == "slow" else {}
-    result = await tool.run_async(args=args, tool_context=None)  # type: ignore[arg-type] # unused
+    result = await tool.run_async(args=args, tool_context=NO_CONTEXT)
 
     assert words in result["error"]
