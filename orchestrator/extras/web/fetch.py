@@ -171,11 +171,12 @@ class WebFetch:
         """Wait until the agent may read one more page."""
         clock = asyncio.get_running_loop().time
         try:
-            async with self._at_once, _turns.turn():
+            async with self._at_once:
                 if len(self._begun) == PER_MINUTE:
                     await asyncio.sleep(self._begun[0] + 60 - clock())
                 self._begun.append(clock())
-                yield
+                async with _turns.turn():
+                    yield
         except TooManyWaiting:
             raise ToolMistake("Too many pages are being read: read this one later.") from None
 

@@ -13,6 +13,9 @@ from fanout.orchestrator.configuration.bundled import bundled
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.integration.models.model_server import Answer, environment, model_server, text
+from tests.integration.models.model_server import call as called
+from tests.integration.models.test_own_search import ANSWER, gemini_found
 from tests.integration.scripts import DONE, call, calls, conversation, says
 from tests.loopback import LoopbackHandler, loopback_server
 from tests.services import Installation, Installer
@@ -159,6 +162,32 @@ async def test_cancelling_a_job_ends_the_page_that_it_reads(place: Installation,
         await eventually(web.left.is_set)
 
     assert ended.state is JobState.CANCELLED
+
+
+@pytest.fixture
+def gemini(install: Installer) -> Iterator[Installation]:
+    """An installation whose model has a search of its own."""
+    searches = Answer([called("web_search", query="the price of rye bread")])
+    answers = [searches, gemini_found(), Answer([text("## Summary\nIt is 4.20 euros.")])]
+    with model_server(answers) as server:
+        yield install(workers=1, FANOUT_MODEL="gemini-2.5-flash", **environment(server, "none"))
+
+
+async def test_a_search_of_the_model_is_counted_and_stands_in_the_journal(
+    gemini: Installation,
+) -> None:
+    async with gemini.client() as client:
+        await gemini.ready(client)
+        job_id = await client.submit(make_spec("Find the price", agent="researcher"))
+        ended = await client.wait(job_id, 60)
+        events = [event async for event in client.events(job_id)]
+
+    assert ended.success, gemini.workers[0].tail()
+    assert ended.usage.model_calls == 3
+    (found,) = [event.data for event in events if event.type == EventType.TOOL_RESULT]
+    assert ANSWER in str(found)
+    assert "'side_calls': [{" in str(found)
+    assert sum(event.type == EventType.MODEL_REQUEST for event in events) == 3
 
 
 @pytest.fixture
