@@ -95,11 +95,11 @@ class JobExecution:
             subagents=SubagentFactory(
                 services=services,
                 default_model=settings.model,
+                make_tools=self._make_tools,
                 max_output_tokens=settings.max_output_tokens,
                 max_result_tokens=settings.max_result_tokens,
                 rate_limiter=rate_limiter,
                 create_remote=_create_remote_agent,
-                make_tools=self._make_tools,
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,
             ),

@@ -214,11 +214,11 @@ class SubagentFactory:
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
     rate_limiter: RedisRateLimiter
-    create_remote: Callable[..., JobWorker]
-    """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
     make_tools: Callable[[Collection[str], str], Awaitable[NamedTools]]
     """Makes the tools that a definition names besides the built-in ones, for an agent with a model:
     `extras.ToolMaker.make`."""
+    create_remote: Callable[..., JobWorker]
+    """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
     max_result_tokens: int = MAX_RESULT_TOKENS
     """What the results of tasks add to an agent's next request at most."""
     max_output_tokens: int | None = None
