@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 from fanout.orchestrator.deep_agent.tools import documents
 from fanout.orchestrator.extras.web import client as web_client
 from fanout.orchestrator.extras.web import fetch
@@ -361,3 +362,13 @@ def resolved_to_here(monkeypatch: pytest.MonkeyPatch, name: str, first: str | No
         return [*([first] if first else []), "127.0.0.1"]
 
     monkeypatch.setattr(web_client, "look_up", resolve)
+
+
+def test_a_search_key_without_a_service_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FANOUT_WEB__SEARCH_KEY", "canary-key-of-brave")
+    with pytest.raises(InvalidSetting) as refused:
+        load_settings()
+    assert "FANOUT_WEB is not allowed: search_url and search_key need search" in str(refused.value)
+    assert "canary" not in str(refused.value)
