@@ -54,12 +54,16 @@ class NamedTools:
         return "".join(NO_TOOL.format(name=name, why=why) for name, why in self.left_out.items())
 
 
+NO_TOOLS = NamedTools()
+"""Those of an agent whose definition names built-in tools only."""
+
+
 def create_agent(
     definition: AgentDefinition,
     model: str,
     tools: Sequence[BaseTool | BaseToolset],
     *,
-    named: NamedTools,
+    named: NamedTools = NO_TOOLS,
     added_instruction: str,
     files_folder: str,
     max_output_tokens: int | None = None,

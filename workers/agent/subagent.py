@@ -64,6 +64,7 @@ from fanout.orchestrator.deep_agent import (
     with_ended_processes,
 )
 from fanout.orchestrator.delegation.agents import (
+    NO_TOOLS,
     NamedTools,
     budget_limits,
     create_agent,
@@ -477,7 +478,7 @@ class Subagent:
             InvalidJob: One of them cannot be used.
         """
         if not self._definition.named_tools:
-            return NamedTools()
+            return NO_TOOLS
         named = await self._make_tools(self._definition.named_tools, self._model)
         for name, why in named.left_out.items():
             await self._notify(f"the agent is used without {name}: {why}")
