@@ -7,11 +7,13 @@ jobs are on their way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import cached_property
 from typing import Any
 
+from fanout.orchestrator import extras as parents_extras
 from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.delegation.agents import NamedTools
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
@@ -72,6 +74,7 @@ class JobExecution:
         late_changes = LateChanges(services.ledger, provider, own_ledger, collections, registration)
         activities = Activities(urgent_ledger, services.totals)
         self._services = services
+        self._settings = settings
         cancellations = Cancellations(
             urgent_ledger, heartbeats, (self._cancel_remote_task, on_cancelled)
         )
@@ -92,6 +95,7 @@ class JobExecution:
             subagents=SubagentFactory(
                 services=services,
                 default_model=settings.model,
+                make_tools=self._make_tools,
                 max_output_tokens=settings.max_output_tokens,
                 max_result_tokens=settings.max_result_tokens,
                 rate_limiter=rate_limiter,
@@ -120,6 +124,13 @@ class JobExecution:
     def _cancel_remote_task(self, job_id: str) -> None:
         if any(definition.a2a for definition in self._services.definitions.values()):
             self._abandoned_tasks.begin_cancel(job_id)
+
+    async def _make_tools(self, names: Collection[str], model: str) -> NamedTools:
+        return await self._tool_maker.make(names, model)
+
+    @cached_property
+    def _tool_maker(self) -> parents_extras.ToolMaker:
+        return parents_extras.ToolMaker(self._settings.web, self._settings.tools)
 
     @cached_property
     def _abandoned_tasks(self) -> extras.AbandonedTasks:

@@ -41,7 +41,7 @@ from .definition_files import (
     UnusableDefinitionFile,
     is_relative,
 )
-from .known_names import existing_tool, possible_model
+from .known_names import BUILT_IN_TOOLS, existing_tool, possible_model
 
 DEFAULT_MAX_BYTES = 16 * 1024**2
 """The default of `max_bytes`: a hundred source files of usual size, or a few images. A worker holds
@@ -76,7 +76,7 @@ DIGEST_CHARACTERS = 12
 """The length of a fingerprint: it is compared with that of another version, not with an attacker's.
 """
 
-BuiltInTool = Annotated[str, AfterValidator(existing_tool)]
+ToolName = Annotated[str, AfterValidator(existing_tool)]
 ModelName = Annotated[str, AfterValidator(possible_model)]
 
 
@@ -229,8 +229,9 @@ class AgentDefinition(WireModel):
     scripted one is relative to the definition."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     """The most output tokens of one reply of the model; None: the installation's setting."""
-    tools: tuple[BuiltInTool, ...] | None = None
-    """Names of built-in tools; None: all."""
+    tools: tuple[ToolName, ...] | None = None
+    """Names of built-in tools, of `web_search` and `web_fetch`, and of installed ones; None: all
+    built-in ones, and no other."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
     """MCP servers; their tools are named `<server>__<tool>`."""
     skills: tuple[str, ...] = ()
@@ -328,6 +329,16 @@ class AgentDefinition(WireModel):
         if len(set(hosts)) < len(hosts):
             raise ValueError("credentials: each host has one entry")
         return self
+
+    @property
+    def built_in_tools(self) -> tuple[str, ...] | None:
+        """Those of `tools` that are built in; None: all."""
+        return self.tools and tuple(name for name in self.tools if name in BUILT_IN_TOOLS)
+
+    @property
+    def named_tools(self) -> tuple[str, ...]:
+        """Those of `tools` that are not built in, each once."""
+        return tuple(dict.fromkeys(name for name in self.tools or () if name not in BUILT_IN_TOOLS))
 
     def job_limits(self) -> Limits:
         """Return the definition's limits, with its network."""

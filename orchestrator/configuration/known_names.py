@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ..installed_tools import installed_tools
 from ..model_names import name_fault
 from ..spelling import nearest
 
@@ -27,12 +28,16 @@ BUILT_IN_TOOLS = (
     "write_file",
     "write_todos",
 )
-"""The names that `tools` of a definition may contain."""
+"""The tools of the harness: what an agent has whose definition names no `tools`."""
+
+WEB_TOOLS = ("web_fetch", "web_search")
+"""The tools that an agent has only if its definition names them, with an operator's own."""
 
 OTHER_NAMES = {
     "bash": "execute",
     "cat": "read_file",
     "edit": "edit_file",
+    "fetch": "web_fetch",
     "find": "glob",
     "read": "read_file",
     "run": "execute",
@@ -52,17 +57,22 @@ _OTHER_MODELS = re.compile(r".*[/:].*|o\d.*|model-optimizer-.*|\w+\.[\w.]+-?.*",
 
 
 def existing_tool(name: str) -> str:
-    """Return the name of a built-in tool.
+    """Return the name of a tool that is built in, of the web, or installed by an operator.
 
     Raises:
         ValueError: There is none; the text names the nearest.
     """
-    if name in BUILT_IN_TOOLS:
+    if name in BUILT_IN_TOOLS or name in WEB_TOOLS:
         return name
-    near = nearest(name, (*BUILT_IN_TOOLS, *OTHER_NAMES))
+    installed = installed_tools()
+    if name in installed:
+        return name
+    known = (*BUILT_IN_TOOLS, *WEB_TOOLS)
+    near = nearest(name, (*known, *installed, *OTHER_NAMES))
     question = f" Did you mean {OTHER_NAMES.get(near, near)}?" if near else ""
     raise ValueError(
-        f"there is no built-in tool {name!r}.{question} There are {', '.join(BUILT_IN_TOOLS)}"
+        f"there is no built-in tool {name!r}.{question} There are {', '.join(known)}; installed "
+        f"packages have {', '.join(installed) or 'none'} (entry points fanout.tools)"
     )
 
 

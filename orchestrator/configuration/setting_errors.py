@@ -131,6 +131,9 @@ def _sentence(model: type[BaseModel], name: str, place: str, detail: Any) -> str
     secret = any(word in name.lower() for word in SECRET_WORDS)
     value = HIDDEN if secret else repr(detail["input"])
     message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "value_error" and isinstance(detail["input"], Mapping):
+        # A rule of a whole section, whose other values may be secrets.
+        return f"{name}{place} is not allowed: {message}."
     is_form = name in EXAMPLES and detail["type"] != "value_error"
     form = f"; as JSON it is written like {EXAMPLES[name]}" if is_form else ""
     return f"{name}{place} is {value}, which is not allowed: {message}{form}."

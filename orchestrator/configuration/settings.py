@@ -55,6 +55,7 @@ from .setting_errors import (
     sentences,
 )
 from .storage_settings import StorageSettings
+from .tool_settings import PythonToolSettings, WebSettings
 
 PREFIX = "FANOUT_"
 
@@ -276,6 +277,11 @@ class Settings(BaseSettings):
     flower: FlowerSettings = FlowerSettings()
     api: ApiSettings = ApiSettings()
     notifications: NotificationSettings = NotificationSettings()
+    web: WebSettings = WebSettings()
+    tools: dict[str, PythonToolSettings] = Field(default_factory=dict)
+    """JSON, or a table in TOML: what tools of the entry points `fanout.tools` get, by their names:
+    `{"jira_lookup": {"env": ["JIRA_TOKEN"], "timeout_seconds": 60, "memory_bytes": 1073741824}}`.
+    """
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
     need them, and put them into requests outside of the sandbox."""

@@ -15,7 +15,8 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `RetryPolicy`, `ModelProgress` with `watched_by`, `try_model` with its `Trial`, `ModelUsage`,
   `price`, and `ScriptedModel` with its `Script` for runs without a model.
 - For tools of your own: `MethodTool`, `ProgressTool`, `tabular`, `polling`, `budget_of`,
-  `reply_usage`, `text_of_html`, and `search_request` with `searching`, a model's own web search.
+  `reply_usage`, `text_of_html`, `text_of_pdf`, and `search_request` with `searching`, a model's own
+  web search.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `Reservations` with
   `reserving`, `SummarizationConfig`, `OutputSchema`, `LoopPolicy`, `LoopLimits`.
 - Permissions: `Permission`, and the `Access` that its predicate gets.

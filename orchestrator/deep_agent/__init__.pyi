@@ -16,6 +16,7 @@ from .assembly import DEFAULT_MODEL as DEFAULT_MODEL
 # Files and shells that an agent works on
 from .backends.artifact_store import ArtifactBackend as ArtifactBackend
 from .backends.artifact_store import StoreBackend as StoreBackend
+from .backends.bounded_run import run_bounded as run_bounded
 from .backends.command_result import LeftProcess as LeftProcess
 from .backends.command_result import LeftRunning as LeftRunning
 from .backends.command_result import OutputFile as OutputFile
@@ -126,6 +127,7 @@ from .interruptible_tools import in_own_loop as in_own_loop
 from .loop_guard import REPEATED_CALL as REPEATED_CALL
 from .loop_guard import LoopLimits as LoopLimits
 from .loop_guard import LoopPolicy as LoopPolicy
+from .mcp.schemas import shown_schema as shown_schema
 
 # Tools of MCP servers
 from .mcp.server import McpServer as McpServer
@@ -177,7 +179,9 @@ from .models.states import ModelAccess as ModelAccess
 from .models.states import asked_through as asked_through
 from .models.states import model_accesses as model_accesses
 from .models.tokens import ModelUsage as ModelUsage
+from .models.tokens import note_side_calls as note_side_calls
 from .models.tokens import reply_usage as reply_usage
+from .models.tokens import side_calls as side_calls
 
 # Permissions
 from .permissions import Access as Access
@@ -195,9 +199,11 @@ from .structured_output import OutputSchema as OutputSchema
 from .tool import MethodTool as MethodTool
 from .tool import ProgressTool as ProgressTool
 from .tool import about_tasks as about_tasks
+from .tool import error_result as error_result
 from .tool import polling as polling
 from .tool import tabular as tabular
 from .tools.documents import text_of_html as text_of_html
+from .tools.documents import text_of_pdf as text_of_pdf
 from .tools.execute import text_mode as text_mode
 from .tools.execute import with_ended_processes as with_ended_processes
 from .unusable_replies import REPLY_ERRORS as REPLY_ERRORS

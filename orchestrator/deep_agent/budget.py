@@ -34,7 +34,7 @@ from google.genai import types
 from .dangling_calls import is_frameworks
 from .failures import BudgetUsedUp
 from .messages import is_reply, text_of
-from .models.tokens import ModelUsage, reply_usage, summary_calls
+from .models.tokens import ModelUsage, reply_usage, side_calls, summary_calls
 from .prompts import LAST_REPLY
 from .tool import error_result
 from .unusable_replies import PLACEHOLDERS
@@ -286,6 +286,8 @@ def usage_of(events: Iterable[Event], price: Price | None = None) -> ModelUsage:
             used = reply_usage(event)
             cost = price(event.model_version or "", used) if price else None
             usage = usage.plus(replace(used, model_calls=calls, cost_usd=cost))
+        for model, used in side_calls(event):
+            usage = usage.plus(replace(used, cost_usd=price(model, used) if price else None))
         made = (call for call in event.get_function_calls() if not is_frameworks(call))
         count = sum(call.name not in PLACEHOLDERS for call in made)
         usage = replace(usage, tool_calls=usage.tool_calls + count)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -36,12 +37,33 @@ from ..jobs.failures import (
 from ..jobs.result import Usage
 from ..jobs.spec import Limits, TreeBounds
 
+NO_TOOL = "\nThe tool {name} is not available here: {why}.\n"
+"""Stands in the instruction of an agent that is used without a tool which its definition names."""
+
+
+@dataclass(frozen=True)
+class NamedTools:
+    """The tools of an agent that its definition names, besides the built-in ones."""
+
+    tools: tuple[BaseTool, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The names of those that the agent does without, with the reasons."""
+
+    def instruction(self) -> str:
+        """Return what the agent is told of those that it does without."""
+        return "".join(NO_TOOL.format(name=name, why=why) for name, why in self.left_out.items())
+
+
+NO_TOOLS = NamedTools()
+"""Those of an agent whose definition names built-in tools only."""
+
 
 def create_agent(
     definition: AgentDefinition,
     model: str,
     tools: Sequence[BaseTool | BaseToolset],
     *,
+    named: NamedTools = NO_TOOLS,
     added_instruction: str,
     files_folder: str,
     max_output_tokens: int | None = None,
@@ -52,7 +74,8 @@ def create_agent(
     Args:
         definition: The agent's prompt, tools, skills, memory and policies.
         model: A model's name, as `resolve_model` takes it.
-        tools: Tools in addition to the built-in ones, such as `task` and those of MCP servers.
+        tools: Tools in addition to those that it names, such as `task` and those of MCP servers.
+        named: Of those that it names, the ones that are not built in.
         added_instruction: Text after the definition's instruction.
         files_folder: The folder in which the agent finds its definition files.
         max_output_tokens: The most that a reply may have, if the definition sets no limit.
@@ -62,7 +85,7 @@ def create_agent(
         InvalidJob: The model, a tool's name or the schema cannot be used as configured.
     """
     defined: dict[str, Any] = {
-        "built_in_tools": definition.tools,
+        "built_in_tools": definition.built_in_tools,
         "output_schema": definition.output_schema,
         "name": definition.name,
         "description": definition.description,
@@ -70,8 +93,12 @@ def create_agent(
         "memory": resolved_paths(definition.memory, files_folder),
         "loops": LoopPolicy(**definition.loops.settings()),
         "summarization": SummarizationConfig(**definition.summarization.settings()),
-        "interrupt_on": definition.interrupt_on,
-        "instruction": definition.instruction + added_instruction,
+        "interrupt_on": {
+            name: policy
+            for name, policy in definition.interrupt_on.items()
+            if name not in named.left_out
+        },
+        "instruction": definition.instruction + added_instruction + named.instruction(),
         "delegation": None,  # a job delegates to jobs, by tools that it is given
     }
     try:
@@ -83,7 +110,7 @@ def create_agent(
         )
         if definition.summarization.model is not None:
             resolve_model(definition.summarization.model, agent_name=definition.name)
-        return create_deep_agent(resolved, list(tools), **{**defined, **options})
+        return create_deep_agent(resolved, [*tools, *named.tools], **{**defined, **options})
     except ValueError as error:
         raise InvalidJob(str(error)) from error
 

@@ -12,8 +12,9 @@ put together (`server/app.py`, `server/process.py`, the command line); import-li
   there (`fanout mcp install`).
 - `oidc.py`: callers with tokens of an OpenID Connect issuer.
 - `remote_agents.py`: connections to agents of other services by A2A, and their bounds.
-- `web.py`: tools for research on the public web, which programs import from `fanout.web`
-  (`docs/web.md`).
+- `web/`: tools for research on the web, which programs import from `fanout.web` (`docs/web.md`).
+- `python_tools/`: an operator's functions as tools, each call in a process (`docs/own-tools.md`).
+- `named_tools.py`: both of them, as definitions name them (`docs/web-tools.md`).
 """
 
 import lazy_loader

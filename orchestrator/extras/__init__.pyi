@@ -19,10 +19,11 @@ from .mcp_server.handshake import answer_first_requests as answer_first_requests
 from .mcp_server.server import create_server as create_server
 from .mcp_server.server import mcp_app as mcp_app
 from .mcp_server.stdio import serve_stdio as serve_stdio
+from .named_tools import ToolMaker as ToolMaker
 from .oidc import token_verifier as token_verifier
 from .remote_agents import RemoteConnection as RemoteConnection
 from .remote_agents import connect_agent as connect_agent
-from .web import SearchApi as SearchApi
-from .web import Think as Think
-from .web import WebFetch as WebFetch
-from .web import WebSearch as WebSearch
+from .web.fetch import WebFetch as WebFetch
+from .web.search import SearchApi as SearchApi
+from .web.search import WebSearch as WebSearch
+from .web.think import Think as Think

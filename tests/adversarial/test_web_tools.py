@@ -1,8 +1,8 @@
 """A page, a redirect or a name server tries to lead an agent's web tools into private networks."""
 
-import asyncio
 import contextlib
-import socket
+import gzip
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
+from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 from fanout.orchestrator.deep_agent.tools import documents
-from fanout.orchestrator.extras import web
-from fanout.orchestrator.extras.web import SearchApi, WebFetch, WebSearch, public_client
+from fanout.orchestrator.extras.web import client as web_client
+from fanout.orchestrator.extras.web import fetch
+from fanout.orchestrator.extras.web.client import public_client
+from fanout.orchestrator.extras.web.fetch import WebFetch
+from fanout.orchestrator.extras.web.search import SearchApi, WebSearch
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
+from tests.documents import pdf
 from tests.loopback import LoopbackHandler, loopback_server
 from tests.waits import eventually
 
@@ -42,7 +47,7 @@ class Site(LoopbackHandler):
             return
         body, kind = PAGE, "text/html; charset=utf-8"
         if path == "/big":
-            body, kind = b"x" * (web.MAX_BYTES + 1), "text/plain"
+            body, kind = b"x" * (fetch.MAX_BYTES + 1), "text/plain"
         elif path == "/image":
             kind = "image/png"
         elif path == "/comments":
@@ -53,8 +58,29 @@ class Site(LoopbackHandler):
             body = b"<![ "
         elif path == "/encoded":
             body, kind = b"a-" + b"b9" * 100_000, "text/plain; charset=punycode"
+        elif path == "/bomb":
+            self._packed(gzip.compress(bytes(4 * fetch.MAX_BYTES)), "gzip")
+            return
+        elif path == "/strange":
+            self._packed(b"zzzz", "br")
+            return
+        elif path == "/packed":
+            self._packed(gzip.compress(b"Rye and wheat."), "gzip")
+            return
+        elif path == "/busy":
+            self.send_response(429)
+            self.send_header("Retry-After", "7")
+            self.end_headers()
+            return
+        elif path == "/drips":
+            self._drip()
+            return
+        elif path == "/latin":
+            body, kind = "<meta charset=iso-8859-1>Bäcker".encode("latin-1"), "text/html"
+        elif path == "/pdf":
+            body, kind = pdf("Rye in a PDF"), "application/pdf"
         elif path == "/long":
-            body, kind = b"y" * (web.MAX_CHARACTERS + 5), "text/plain"
+            body, kind = b"y" * (fetch.MAX_CHARACTERS + 5), "text/plain"
         elif path == "/flood":
             self._flood()
             return
@@ -65,6 +91,24 @@ class Site(LoopbackHandler):
         self.send_header("Content-Type", kind)
         self.end_headers()
         self.wfile.write(body)
+
+    def _packed(self, body: bytes, encoding: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Encoding", encoding)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def _drip(self) -> None:
+        """Send a byte now and then, until nobody listens."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b".")
+                time.sleep(0.05)
 
     def _flood(self) -> None:
         """Send JSON without an end, until nobody listens."""
@@ -150,11 +194,11 @@ async def test_the_checked_address_is_the_one_that_is_connected(
     asked: list[str] = []
     answers = iter(["8.8.8.8", "127.0.0.1"])
 
-    async def resolve(_: Any, host: str, port: int, **__: Any) -> list[Any]:
+    def resolve(host: str, port: int) -> list[str]:
         asked.append(host)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+        return [next(answers)]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    monkeypatch.setattr(web_client, "look_up", resolve)
     connected: list[str] = []
 
     async def connect(_: Any, host: str, *__: Any) -> Any:
@@ -199,6 +243,13 @@ async def test_what_is_no_plain_web_address_is_refused(url: str) -> None:
         ("/image", "is image/png, not text"),
         ("/missing", "status 404"),
         ("/to?/to", "redirected too often"),
+        ("/flood", "more than 5242880 bytes"),
+        ("/bomb", "more than 5242880 bytes"),
+        ("/strange", "packed with 'br', which is not read"),
+        ("/busy", "too many requests: use another source, or try in 7 s"),
+        ("/drips", "did not answer within 5 s"),
+        ("/to?http://u:p@a.example/", "must not hold a user or a password"),
+        ("/to?file:///etc/passwd", "must begin with http"),
     ],
 )
 async def test_an_answer_beyond_a_limit_is_one_sentence(path: str, words: str) -> None:
@@ -214,9 +265,31 @@ async def test_a_page_becomes_text_without_its_scripts_and_a_long_one_is_read_on
         first = await fetched(f"{url}/long", allowed=HERE)
         rest = await fetched(f"{url}/long", allowed=HERE, offset=first["next_offset"])
     assert page["content"] == "# Bread\nRye & wheat."
-    assert len(first["content"]) == web.MAX_CHARACTERS
+    assert len(first["content"]) == fetch.MAX_CHARACTERS
     assert rest["content"] == "yyyyy"
     assert "next_offset" not in rest
+
+
+async def test_pages_of_other_encodings_and_pdfs_are_text_too() -> None:
+    with site() as (url, _):
+        found = [
+            (await fetched(f"{url}/{path}", allowed=HERE))["content"]
+            for path in ("packed", "latin", "pdf")
+        ]
+    assert found[:2] == ["Rye and wheat.", "Bäcker"]
+    assert "Rye in a PDF" in found[2]
+
+
+async def test_only_listed_hosts_and_ports_of_the_web_are_read() -> None:
+    with site() as (url, seen):
+        tool = WebFetch(hosts=["example.org", "*.example.net"], allowed_hosts=HERE).tool()
+        elsewhere = await tool.run_async(args={"url": url}, tool_context=CONTEXT)
+        mail = await fetched("http://127.0.0.2:25/")
+        other_port = await fetched(url, allowed=("127.0.0.1:1",))
+    assert "these hosts are: example.org, *.example.net" in elsewhere["error"]
+    assert "not a port of the web" in mail["error"]
+    assert "not on the public web" in other_port["error"]
+    assert seen == []
 
 
 async def test_a_page_that_is_slow_to_convert_is_left_by_its_process(
@@ -254,7 +327,7 @@ async def test_a_search_sends_its_key_in_the_header_only_and_survives_odd_rows(
             allowed_hosts=HERE,
         )
         tool = WebSearch(api).tool()
-        args = {"query": "rye & {count}", "max_results": 5}
+        args = {"query": "rye & {count}", "count": 5}
         result = await tool.run_async(args=args, tool_context=CONTEXT)
     assert result["results"] == [
         {"title": "a", "url": "http://a/", "snippet": "A"},
@@ -274,19 +347,28 @@ async def test_a_search_answer_without_an_end_is_not_loaded_and_is_not_called_em
         result = await tool.run_async(args={"query": "rye"}, tool_context=CONTEXT)
         await eventually(lambda: len(seen) >= 2)
     assert "more than 2097152 bytes" in result["error"]
-    assert "max_results" in result["error"]
+    assert "with count" in result["error"]
     _, (_, sent) = seen
     assert int(sent["bytes"]) < FLOOD_BYTES / 4
 
 
 def resolved_to_here(monkeypatch: pytest.MonkeyPatch, name: str, first: str | None = None) -> None:
     """Make a name resolve to this machine, after another address if one is given."""
-    real = asyncio.BaseEventLoop.getaddrinfo
+    real = web_client.look_up
 
-    async def resolve(loop: Any, host: str, port: int, **more: Any) -> list[Any]:
+    def resolve(host: str, port: int) -> list[str]:
         if host != name:
-            return list(await real(loop, host, port, **more))
-        addresses = [*([first] if first else []), "127.0.0.1"]
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+            return real(host, port)
+        return [*([first] if first else []), "127.0.0.1"]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    monkeypatch.setattr(web_client, "look_up", resolve)
+
+
+def test_a_search_key_without_a_service_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FANOUT_WEB__SEARCH_KEY", "canary-key-of-brave")
+    with pytest.raises(InvalidSetting) as refused:
+        load_settings()
+    assert "FANOUT_WEB is not allowed: search_url and search_key need search" in str(refused.value)
+    assert "canary" not in str(refused.value)

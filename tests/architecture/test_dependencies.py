@@ -28,12 +28,9 @@ DISTRIBUTIONS = {
 """Of the packages that are not called like what brings them."""
 OF_AN_EXTRA = {
     "anthropic": "anthropic",
-    "bs4": "web",
     "flower": "flower",
     "grpc": "grpc",
-    "httpcore": "web",
     "litellm": "litellm",
-    "markdownify": "web",
     "openai": "openai",
     "opentelemetry": "otel",
     "tornado": "flower",

@@ -30,6 +30,7 @@ from fanout.orchestrator.deep_agent import (
     later_than,
     message_number,
     price,
+    side_calls,
     text_of,
     usage_of,
 )
@@ -419,7 +420,7 @@ def _used(event: Event) -> dict[str, float]:
     A reply that the harness gave instead of a model is not a model call.
     """
     used = {name: value for name, value in vars(usage_of([event], price)).items() if value}
-    if event.usage_metadata is None and event.model_version is None:
+    if event.usage_metadata is None and event.model_version is None and not side_calls(event):
         used.pop("model_calls", None)
     return used
 

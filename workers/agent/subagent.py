@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -64,6 +64,8 @@ from fanout.orchestrator.deep_agent import (
     with_ended_processes,
 )
 from fanout.orchestrator.delegation.agents import (
+    NO_TOOLS,
+    NamedTools,
     budget_limits,
     create_agent,
     job_failure,
@@ -213,6 +215,9 @@ class SubagentFactory:
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
     rate_limiter: RedisRateLimiter
+    make_tools: Callable[[Collection[str], str], Awaitable[NamedTools]]
+    """Makes the tools that a definition names besides the built-in ones, for an agent with a model:
+    `extras.ToolMaker.make`."""
     create_remote: Callable[..., JobWorker]
     """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
     max_result_tokens: int = MAX_RESULT_TOKENS
@@ -286,6 +291,7 @@ class Subagent:
         self._definition = definition
         self._limits = limits
         self._model = model_names(spec, definition, factory.default_model)
+        self._make_tools = factory.make_tools
         self._model_states = JobModelStates(services.ledger.models, factory.answered_at)
         self._limits_of_agent = services.limits_of_agent(spec.agent)
         self._max_output_tokens = factory.max_output_tokens
@@ -373,7 +379,7 @@ class Subagent:
         if has_answered and not self._verifier.wants_rework(history):
             return await self._earlier_answer(history)
         await preload_client(self._model)
-        app = self._app(is_restored=history.is_restored)
+        app = self._app(await self._named_tools(), is_restored=history.is_restored)
         try:
             events = await self._run(app, history)
         except ModelNotOpen as error:
@@ -467,7 +473,20 @@ class Subagent:
             return {"invocation_id": history.events[-1].invocation_id}
         return {"new_message": self._task()}
 
-    def _app(self, *, is_restored: bool) -> App:
+    async def _named_tools(self) -> NamedTools:
+        """Return the tools that the definition names besides the built-in ones.
+
+        Raises:
+            InvalidJob: One of them cannot be used.
+        """
+        if not self._definition.named_tools:
+            return NO_TOOLS
+        named = await self._make_tools(self._definition.named_tools, self._model)
+        for name, why in named.left_out.items():
+            await self._notify(f"the agent is used without {name}: {why}")
+        return named
+
+    def _app(self, named: NamedTools, *, is_restored: bool) -> App:
         agent = create_agent(
             self._definition,
             self._model,
@@ -475,6 +494,7 @@ class Subagent:
                 *self.children.tools(),
                 *mcp_tools(self._definition.mcp_servers, self._sandbox, self._journal),
             ],
+            named=named,
             added_instruction=self.children.instruction()
             + (CONTINUED if self._spec.continues else "")
             + (WORKSPACE_RESTORED if is_restored else ""),

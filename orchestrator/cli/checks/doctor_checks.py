@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ... import extras
 from ...client import JobClient
@@ -53,6 +53,8 @@ from ...shortening import count
 from ...workspace.blobs import BlobStore, BlobStoreUnusable
 from ..terminal import formatting, output
 from ..terminal.waiting import waiting
+from .check import Check
+from .tools import tool_checks
 
 if TYPE_CHECKING:
     from ...deep_agent import Trial
@@ -73,8 +75,6 @@ BUILD_IMAGES = "fanout images build"
 SET_MODEL_UP = "Set it up: fanout init"
 OTHER_MODEL = "Agents work by calling tools: another model will get more done."
 
-Status = Literal["ok", "warn", "fail"]
-
 OLDEST_REDIS = (6, 2)
 """The oldest version that the job scripts have been tested on."""
 MIB = 1024**2
@@ -87,17 +87,6 @@ REMOTE_SECONDS = 5.0
 PROBE = b"fanout doctor was here\n"
 REFUSAL_CHARACTERS = 160
 """The longest quotation of a service's message: two lines of a terminal."""
-
-
-class Check(NamedTuple):
-    """One line of the report."""
-
-    status: Status
-    """`warn` is something to improve, `fail` something that prevents jobs or is unsafe."""
-    name: str
-    found: str
-    advice: str = ""
-    """How to fix or improve it."""
 
 
 async def all_checks(*, calls: bool = False) -> list[Check]:
@@ -147,6 +136,7 @@ async def _agents_and_models(settings: Settings, *, calls: bool) -> list[Check]:
         agents,
         *_secrets(settings, definitions),
         *[check async for check in _models(settings, definitions, calls=calls)],
+        *[check async for check in tool_checks(settings, definitions)],
         *_knowledge(definitions),
         *[check async for check in _remote_agents(settings, definitions)],
     ]

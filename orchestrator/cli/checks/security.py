@@ -33,7 +33,8 @@ from ...jobs.store.api_keys import ApiKey
 from ...jobs.store.connection import connect, identity
 from ...jobs.store.redis_errors import redis_failures
 from ...jobs.worker_info import WorkerInfo
-from .doctor_checks import Check, memory_checks, unbound_keys
+from .check import Check
+from .doctor_checks import memory_checks, unbound_keys
 
 UNUSED_DAYS = 90
 """The days after which an unused key should be revoked: a quarter, so that the key of a rare job is

@@ -110,6 +110,10 @@ def shown(value: Any) -> Any:
             return value
         case tuple():
             return [shown(item) for item in value]
+        case BaseModel():
+            return {name: shown(item) for name, item in value}
+        case dict():
+            return {name: shown(item) for name, item in value.items()}
         case _:
             return str(value)
 

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from ...configuration.settings import InvalidSetting, load_settings
-from ..checks.doctor_checks import BUILD_IMAGES, Check, all_checks
+from ..checks.check import Check
+from ..checks.doctor_checks import BUILD_IMAGES, all_checks
 from ..checks.security import modes_to_fix, obeyed, security_checks
 from ..terminal import output
 from ..terminal.exit_codes import ExitCode, UsageProblem

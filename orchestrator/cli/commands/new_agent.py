@@ -45,7 +45,8 @@ instruction: |
 
 # Each of these is optional; remove the "# " in front of one to use it.
 # model: gemini-2.5-flash            # default: the model of the run, else that of the configuration
-# tools: [ls, read_file, glob, grep] # default: all. These four change nothing
+# tools: [ls, read_file, glob, grep] # default: all built-in ones. These four change nothing.
+#                                    # web_search, web_fetch and your own only if they are named
 # subagents: [researcher, tester]    # agents that it may call; `fanout agents` lists all
 # verify: make test                  # has to exit with 0 before a job succeeds
 # memory: [/workspace/AGENTS.md]     # files that are added to the instruction

@@ -35,6 +35,9 @@ MEDIA_TOKENS = 1_000
 """An image, by the providers' rules of thumb; its base64 text would be estimated a thousand times
 too high."""
 
+SIDE_CALLS = "side_calls"
+"""The metadata of an event with results: the model calls that tools have made for them."""
+
 MODEL_CALLS = "model_calls"
 """Key of a summary event's metadata: the number of model calls that wrote it."""
 
@@ -208,3 +211,27 @@ def reply_usage(response: LlmResponse) -> ModelUsage:
 def summary_calls(event: Event) -> int:
     """Return how many model calls wrote an event's summary; 0 for an event without a summary."""
     return int((event.custom_metadata or {}).get(MODEL_CALLS, 0)) if event.actions.compaction else 0
+
+
+def side_calls(event: Event) -> list[tuple[str, ModelUsage]]:
+    """Return the models that tools asked for an event's results, each call with what it used."""
+    noted = (event.custom_metadata or {}).get(SIDE_CALLS, ())
+    return [(one["model"], ModelUsage(**{**one["used"], "model_calls": 1})) for one in noted]
+
+
+def note_side_calls(event: Event, calls: Iterable[tuple[str, ModelUsage]]) -> None:
+    """Note in an event with results what model calls of tools have used for them."""
+    noted = [
+        {
+            "model": model,
+            "used": {
+                "input_tokens": used.input_tokens,
+                "output_tokens": used.output_tokens,
+                "cached_tokens": used.cached_tokens,
+            },
+        }
+        for model, used in calls
+    ]
+    metadata = event.custom_metadata or {}
+    if noted:
+        event.custom_metadata = {**metadata, SIDE_CALLS: [*metadata.get(SIDE_CALLS, ()), *noted]}

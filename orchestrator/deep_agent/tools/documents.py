@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...bounded_process import ProcessBounds
 from ...turns import OwnerTurns, TooManyWaiting
-from ..backends import processes
+from ..backends.bounded_run import run_bounded
 from ..failures import ToolMistake
 from . import text_program
 
@@ -108,17 +108,16 @@ async def _converted(name: str, kind: str, data: bytes) -> tuple[int, str]:
         memory_bytes=CONVERSION_MEMORY_BYTES, cpu_seconds=CONVERSION_CPU_SECONDS, yields=True
     )
     program = str(Path(text_program.__file__))
-    launch = processes.Launch(
-        argv=bounds.command([sys.executable, "-B", "-I", program, kind]),
-        env={},
-        stdin=data,
-        timeout_seconds=CONVERSION_SECONDS,
-        max_output_bytes=_MAX_TEXT_BYTES,
-        merge_stderr=False,
-    )
     try:
         async with _turns.turn():
-            ended = await processes.run(launch)
+            ended = await run_bounded(
+                [sys.executable, "-B", "-I", program, kind],
+                bounds,
+                env={},
+                stdin=data,
+                seconds=CONVERSION_SECONDS,
+                max_output_bytes=_MAX_TEXT_BYTES,
+            )
     except TooManyWaiting:
         raise ToolMistake(f"Too many documents are being read: read {name} later.") from None
     code = ended.exit_code

@@ -74,9 +74,9 @@ def _pdf(data: bytes) -> Iterator[str]:
 
 def _html(data: bytes) -> Iterator[str]:
     """Yield what a page says as Markdown; the text alone of one that is nested too deeply."""
-    from bs4 import BeautifulSoup  # noqa: PLC0415 - an extra
-    from bs4.exceptions import ParserRejectedMarkup  # noqa: PLC0415 - an extra
-    from markdownify import MarkdownConverter  # noqa: PLC0415 - an extra
+    from bs4 import BeautifulSoup  # noqa: PLC0415 - never in a process of ours
+    from bs4.exceptions import ParserRejectedMarkup  # noqa: PLC0415 - never in a process of ours
+    from markdownify import MarkdownConverter  # noqa: PLC0415 - never in a process of ours
 
     try:
         page = BeautifulSoup(data.decode(errors="replace"), "html.parser")

@@ -17,7 +17,9 @@ from fanout.orchestrator.configuration.agent_definitions import (
     load_agent_definitions,
 )
 from fanout.orchestrator.configuration.settings import LimitSettings
+from fanout.orchestrator.configuration.tool_settings import WebSettings
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from fanout.orchestrator.extras import ToolMaker
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, TreeBounds
 from fanout.orchestrator.jobs.store.admission import Admission
@@ -208,6 +210,7 @@ class Bench:
                 default_model=self._model,
                 rate_limiter=self._rate_limiter,
                 create_remote=RemoteAgent,
+                make_tools=ToolMaker(WebSettings(), {}).make,
                 checkpoint_seconds=self._checkpoint_seconds,
                 max_result_tokens=8_000,
             ),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.deep_agent import SubAgentSpec, create_deep_agent
-from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client
@@ -130,6 +130,8 @@ async def test_a_search_that_pauses_is_continued_with_what_it_has(serve: Serve) 
     assert [block["type"] for block in so_far["content"]] == [CALL["type"], RESULT["type"]]
     assert so_far["content"][1]["content"][0]["encrypted_content"] == "c2VjcmV0"
     assert budget.usage.model_calls == 4
+    # A process that continues the run counts the search too.
+    assert usage_of(run.events, price) == budget.usage
 
 
 async def test_a_search_that_fails_at_the_service_says_so(serve: Serve) -> None:
@@ -149,7 +151,7 @@ async def test_a_model_that_may_not_search_still_does_its_work(serve: Serve) -> 
 async def test_a_search_without_an_end_is_ended(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.orchestrator.extras.web.MODEL_SEARCH_SECONDS", 0.2)
+    monkeypatch.setattr("fanout.orchestrator.extras.web.search.MODEL_SEARCH_SECONDS", 0.2)
     with serve(SEARCH, Answer(hangs=True), DONE):
         run = await run_agent(GEMINI, tools=tools())
     assert run.results[0]["error"] == "The search took more than 0.2 s."
