@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from pydantic import SecretStr
 
@@ -31,6 +31,9 @@ from fanout.orchestrator.deep_agent import (
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.portable.command_output import BoundedOutput
+
+if TYPE_CHECKING:
+    from .environment import Environments
 
 T = TypeVar("T")
 
@@ -175,6 +178,8 @@ class ConnectionRecord:
     is_allowed: bool
     reason: str = ""
     """Why it was refused or cut; empty for one that ended normally."""
+    is_unreachable: bool = False
+    """It was refused because the host does not answer, or has no address."""
     sent_bytes: int = 0
     """The bytes sent to the host."""
     received_bytes: int = 0
@@ -215,6 +220,8 @@ class SandboxSpec:
     """The blob id of the workspace's archive; None starts with an empty workspace."""
     layers: tuple[str, ...] = ()
     """The blob ids of the change bundles that are applied to it, in order."""
+    environment: str = ""
+    """The key of the prepared environment below these files; empty: none."""
     labels: Mapping[str, str] = field(default_factory=dict)
     credentials: tuple[Credential, ...] = ()
     """What the proxy puts into requests to hosts of the limit `network`."""
@@ -372,6 +379,10 @@ async def nobody(_job_id: str) -> bool:
 
 class SandboxProvider(Protocol):
     """Opens sandboxes; each worker process has one."""
+
+    @property
+    def environments(self) -> Environments | None:
+        """The prepared environments; None where there can be none."""
 
     def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
         """Open a sandbox for one attempt, its workspace filled from the snapshot and the layers.

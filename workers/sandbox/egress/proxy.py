@@ -273,7 +273,8 @@ class Egress:
         return host is not None and (host == request.host or self._hosts.names(host, request.port))
 
     def _log(self, refusal: Refusal) -> None:
-        self.traffic.refuse(refusal.host, refusal.port, str(refusal))
+        is_unreachable = refusal.status in {HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT}
+        self.traffic.refuse(refusal.host, refusal.port, str(refusal), is_unreachable=is_unreachable)
         self._refusals += 1
         if self._refusals <= LOGGED_REFUSALS:
             log.warning(
