@@ -24,6 +24,7 @@ from .agent.model_access import KeyWatch
 from .agent.services import JobServices
 from .agent.subagent import SubagentFactory
 from .attempt.changes import ChangeCollections
+from .attempt.environments import JobEnvironments
 from .attempt.job_runner import JobRunner
 from .heartbeat import Heartbeats
 from .host_fitness import HostFitness
@@ -75,7 +76,10 @@ class JobExecution:
         cancellations = Cancellations(
             urgent_ledger, heartbeats, (self._cancel_remote_task, on_cancelled)
         )
-        forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
+        environments = JobEnvironments(services, provider, settings.sandbox.image)
+        forecast = Forecast(
+            services, provider, environments, settings.sandbox.image, settings.sandbox.warm
+        )
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             late_changes.run,
             cancellations.run,
@@ -89,6 +93,7 @@ class JobExecution:
             provider=provider,
             heartbeats=heartbeats,
             fitness=fitness,
+            environments=environments,
             subagents=SubagentFactory(
                 services=services,
                 default_model=settings.model,

@@ -1,4 +1,7 @@
+from .credential import Credential
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
+from .egress.uplink import AllowedHosts
+from .environment import EnvironmentRecord, EnvironmentRequest, SetupStep
 from .errors import (
     DiskLimitExceeded,
     EngineForbidden,
@@ -18,7 +21,6 @@ from .protocol import (
     WORKSPACE,
     Command,
     ConnectionRecord,
-    Credential,
     NetworkLimitReached,
     Process,
     ProcessEnded,
@@ -32,6 +34,7 @@ from .protocol import (
 __all__ = [
     "DEFAULT_IMAGE",
     "WORKSPACE",
+    "AllowedHosts",
     "Command",
     "ConnectionRecord",
     "Credential",
@@ -39,6 +42,8 @@ __all__ = [
     "DockerProvider",
     "EngineForbidden",
     "EngineUnavailable",
+    "EnvironmentRecord",
+    "EnvironmentRequest",
     "FilesMissing",
     "HostFault",
     "ImageMissing",
@@ -55,6 +60,7 @@ __all__ = [
     "SandboxProvider",
     "SandboxSpec",
     "SandboxStartFailed",
+    "SetupStep",
     "SnapshotSource",
     "SnapshotUnusable",
     "TrafficRecord",

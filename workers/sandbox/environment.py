@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fanout.orchestrator.jobs.spec import Limits
 
-from .protocol import Credential
+from .credential import Credential
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeVar
-
-from pydantic import SecretStr
+from typing import IO, Any, Literal, Protocol, TypeVar
 
 from fanout.orchestrator.deep_agent import (
     Backend,
@@ -32,8 +30,8 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.portable.command_output import BoundedOutput
 
-if TYPE_CHECKING:
-    from .environment import Environments
+from .credential import Credential
+from .environment import Environments
 
 T = TypeVar("T")
 
@@ -147,25 +145,6 @@ class Process:
     async def _end(self) -> ProcessEnded:
         """Wait for the end and return it; SandboxFailure when the sandbox failed."""
         return ProcessEnded(await asyncio.shield(self._running))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Credential:
-    """A header that the proxy puts into the requests to one host, outside of the sandbox."""
-
-    host: str
-    port: int
-    secret: str
-    """The secret's name, for reports."""
-    header: str
-    value: SecretStr
-    """The header's whole value."""
-    hidden: tuple[SecretStr, ...]
-    """The texts that a response must not carry into the sandbox: the secret in its spellings."""
-    methods: tuple[str, ...] | None = None
-    """The permitted methods; None: all."""
-    paths: tuple[str, ...] | None = None
-    """The permitted paths, `*` standing for any characters; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The prepared environments of a Docker engine: made once, sealed by the steward, used by many jobs.
+"""The prepared environments of a Docker engine, each made once and used by many jobs.
 
 A set-up runs in a sandbox of its own, whose files are kept as those of a sandbox that was started
 ahead: what is left of one whose worker was killed is removed as theirs is. The steward holds the
@@ -41,6 +41,9 @@ OUTPUT_BYTES = 8_000
 QUOTED_CHARACTERS = 2_000
 """Of it in the failure, which is kept with the job."""
 QUOTED_COMMAND = 200
+"""Of the command."""
+MAX_REFUSED = 5
+"""The hosts that it names of those that were refused."""
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -130,8 +133,7 @@ class DockerEnvironments:
         """Prepare an environment, unless another worker does so first; return whether it was it."""
         steward = await self.steward()
         try:
-            while not await steward.claim_environment(request.key):
-                await asyncio.sleep(BUSY_SECONDS)
+            await self._claim(steward, request.key)
         except EnvironmentReady:
             return False
         build = f"warm-{secrets.token_hex(8)}"
@@ -140,6 +142,18 @@ class DockerEnvironments:
         finally:
             await uninterrupted(_clean_up(steward, request.key, build))
         return True
+
+    async def _claim(self, steward: Steward, key: str) -> None:
+        """Wait for the claim on a key.
+
+        Raises:
+            EnvironmentReady: Another worker has prepared it meanwhile.
+            SandboxFailure: The steward failed.
+        """
+        is_claimed = await steward.claim_environment(key)
+        while not is_claimed:
+            await asyncio.sleep(BUSY_SECONDS)
+            is_claimed = await steward.claim_environment(key)
 
     async def _set_up(self, request: EnvironmentRequest, build: str, steward: Steward) -> None:
         *former, last = request.steps
@@ -203,7 +217,7 @@ class _Running:
         if isinstance(record, ConnectionRecord) and not record.is_allowed:
             if record.is_unreachable:
                 self._unreachable = record.host
-            elif len(self._refused) < 5:
+            elif len(self._refused) < MAX_REFUSED:
                 self._refused[f"{record.host}:{record.port}"] = None
 
     async def run_all(self) -> None:

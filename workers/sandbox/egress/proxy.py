@@ -26,8 +26,8 @@ import structlog
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_host
 
+from ..credential import Credential
 from ..inside.forward import CHUNK_BYTES, PORT
-from ..protocol import Credential
 from ..resident.client import ResidentClient
 from ..resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
 from .exchange import (

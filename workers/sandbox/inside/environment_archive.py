@@ -82,7 +82,7 @@ def _add(archive: tarfile.TarFile, side: Side, path: str) -> None:
         member.linkname = os.fsdecode(side.link_target(path))
         archive.addfile(member)
     elif stat.S_ISREG(status.st_mode):
-        with open(side.open_file(path), "rb", buffering=0) as file:
+        with os.fdopen(side.open_file(path), "rb", buffering=0) as file:
             member.size = os.fstat(file.fileno()).st_size
             archive.addfile(member, file)
 

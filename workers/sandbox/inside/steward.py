@@ -573,7 +573,7 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
                 server=collectors,
                 context=context,
                 environment=sides.environment,
-            )  # fmt: skip
+            )
         )
 
     def seal(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
