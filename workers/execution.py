@@ -30,6 +30,7 @@ from .heartbeat import Heartbeats
 from .host_fitness import HostFitness
 from .sandbox import SandboxProvider
 from .upkeep.cancellations import Cancellations
+from .upkeep.environment_retention import EnvironmentRetention
 from .upkeep.late_changes import LateChanges
 from .upkeep.own_ledger import OwnLedger
 from .upkeep.warm_up import Forecast, load_agent_libraries, warm_up
@@ -86,6 +87,7 @@ class JobExecution:
             activities.run,
             KeyWatch(services, settings.model, settings.worker.pool).run,
             *([forecast.run] if settings.sandbox.provider == "docker" else []),
+            *_environment_loops(settings, provider),
         )
         self.runner = JobRunner(
             services,
@@ -129,6 +131,19 @@ class JobExecution:
     @cached_property
     def _abandoned_tasks(self) -> extras.AbandonedTasks:
         return extras.AbandonedTasks(self._services)
+
+
+def _environment_loops(
+    settings: Settings, provider: SandboxProvider
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    if provider.environments is None:
+        return []
+    retention = EnvironmentRetention(
+        provider.environments,
+        unused_seconds=settings.sandbox.environment_seconds,
+        most_bytes=settings.sandbox.environment_bytes,
+    )
+    return [retention.run]
 
 
 def _create_remote_agent(*arguments: Any, **options: Any) -> JobWorker:

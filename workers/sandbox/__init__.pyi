@@ -1,7 +1,8 @@
 from .credential import Credential
+from .docker.naming import COMMAND
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
 from .egress.uplink import AllowedHosts
-from .environment import EnvironmentRecord, EnvironmentRequest, SetupStep
+from .environment import EnvironmentRecord, EnvironmentRequest, Environments, SetupStep
 from .errors import (
     DiskLimitExceeded,
     EngineForbidden,
@@ -32,6 +33,7 @@ from .protocol import (
 )
 
 __all__ = [
+    "COMMAND",
     "DEFAULT_IMAGE",
     "WORKSPACE",
     "AllowedHosts",
@@ -44,6 +46,7 @@ __all__ = [
     "EngineUnavailable",
     "EnvironmentRecord",
     "EnvironmentRequest",
+    "Environments",
     "FilesMissing",
     "HostFault",
     "ImageMissing",

@@ -162,10 +162,13 @@ async def test_an_editable_installation_is_made_once_and_serves_every_job_after(
     (project / "src" / "project.py").write_text("def hi():\n    return 'changed'\n")
     last, again = await run(client, make_spec("use the package", agent="coder"), project)
 
-    assert first.success and "hello from the leaf" in first.summary, first
+    assert first.success, first.error
+    assert "hello from the leaf" in first.summary
     assert "Name: project" in first.summary
     assert first.files_modified == ()
     assert [file.path for file in spoilt.files_modified] == ["new.py"]
-    assert "changed" in last.summary and "Name: project" in last.summary
-    assert len(key) == 64 and key == same == again
-    assert asked and len(index.asked) == asked
+    assert "changed" in last.summary
+    assert "Name: project" in last.summary
+    assert key
+    assert key == same == again
+    assert 0 < asked == len(index.asked)
