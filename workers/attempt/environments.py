@@ -222,11 +222,13 @@ class JobEnvironments:
         if own.commands:
             network = self._services.limits_of(spec).network
             may_reach = {*setup.network, *(network if isinstance(network, tuple) else ())}
+            reached = AllowedHosts(tuple(sorted(may_reach))).cut(own.network)
             yield SetupStep(
                 source=REPOSITORY_FILE,
                 commands=own.commands,
                 timeout_seconds=min(own.timeout_seconds or seconds, seconds),
-                network=AllowedHosts(tuple(sorted(may_reach))).cut(own.network),
+                network=reached,
+                denied=tuple(sorted({*own.network}.difference(reached))),
             )
 
     async def _submitted(self, spec: JobSpec) -> StartFiles | None:

@@ -22,6 +22,8 @@ class SetupStep:
     """For all of them together."""
     network: tuple[str, ...] = ()
     """The hosts that they may reach."""
+    denied: tuple[str, ...] = ()
+    """The hosts that they ask for, and may not reach."""
     credentials: tuple[Credential, ...] = ()
 
 

@@ -14,6 +14,7 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.installations import list_installations, remove
@@ -21,6 +22,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import call, calls, conversation, says
 from tests.package_index import Index, package_index
 from tests.services import Installation, Installer
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(400)]
 
@@ -37,7 +39,13 @@ USES_PYTHON = (
 SCRIPT = (
     runs("use the package", USES_PYTHON),
     runs("spoil it", "echo spoilt >> .venv/pyvenv.cfg; rm -r src/*.egg-info; echo new > new.py"),
-    runs("look around", "ls -A; cat made/mark"),
+    runs("look around", "cat made/mark"),
+    conversation(
+        "hand it on",
+        calls(call("execute", command="echo 'echo poison > made/mark' > tool.sh")),
+        calls(call("task", description="look around", subagent_type="helper")),
+        says("## Summary\n{{last_result}}"),
+    ),
 )
 CODER = """
 name: coder
@@ -49,6 +57,11 @@ setup:
     - .venv/bin/pip install --index-url {url}/simple --trusted-host {name} -e .
   network: ["{host}"]
   key_files: [pyproject.toml]
+"""
+LEAD = """
+name: lead
+description: Has others work.
+instruction: Do it.
 """
 BACKEND = """
 import pathlib, zipfile
@@ -97,6 +110,10 @@ def place(index: Index, install_for_module: Installer) -> Iterator[Installation]
     agents.mkdir(parents=True)
     name = index.host.partition(":")[0]
     (agents / "coder.yaml").write_text(CODER.format(url=index.url, name=name, host=index.host))
+    (agents / "lead.yaml").write_text(f"{LEAD}subagents: [helper]\n")
+    (agents / "helper.yaml").write_text(
+        LEAD.replace("lead", "helper") + f"setup: {{network: ['{index.host}']}}\n"
+    )
     place = install_for_module(
         *SCRIPT,
         workers=1,
@@ -172,3 +189,111 @@ async def test_an_editable_installation_is_made_once_and_serves_every_job_after(
     assert key
     assert key == same == again
     assert 0 < asked == len(index.asked)
+
+
+OWN = """
+commands:
+  - mkdir -p made && sh tool.sh
+key_files: [tool.lock, absent.lock]
+"""
+MARKS = {".fanout/environment.yaml": OWN, "tool.sh": "date +%s%N > made/mark", "tool.lock": "1"}
+
+
+async def test_a_repositorys_own_set_up_is_shared_by_nobody_elses_jobs(
+    client: JobClient, tmp_path: Path
+) -> None:
+    project = make_project(tmp_path / "project", **MARKS)
+    equal = make_project(tmp_path / "equal", "https://git.example/other/project", **MARKS)
+
+    def job(**fields: Any) -> JobSpec:
+        return make_spec("look around", agent="general-purpose", **fields)
+
+    found = {
+        "first": await run(client, job(), project),
+        "again": await run(client, job(), project),
+        "repository": await run(client, job(), equal),
+        "tenant": await run(client, job(tenant="b"), project),
+        "owner": await run(client, job(owner="b"), project),
+    }
+    (project / "tool.lock").write_text("2")
+    found["lock file"] = await run(client, job(), project)
+
+    assert all(result.success for result, _ in found.values()), found
+    marks = {name: result.summary for name, (result, _) in found.items()}
+    keys = {name: key for name, (_, key) in found.items()}
+    assert marks.pop("again") == marks["first"]
+    assert keys.pop("again") == keys["first"]
+    assert len(set(marks.values())) == len(set(keys.values())) == len(marks)
+
+
+async def test_what_an_agent_has_made_of_the_files_is_not_set_up_for_its_tasks(
+    client: JobClient, tmp_path: Path, index: Index
+) -> None:
+    own = {".fanout/environment.yaml": f"{OWN}network: ['{index.host}']\n"}
+    files = {**MARKS, **own}
+    project = make_project(tmp_path / "project", "https://git.example/handed/on", **files)
+
+    result, key = await run(client, make_spec("hand it on", agent="lead"), project)
+
+    assert result.success, result.error
+    assert "poison" not in result.summary
+    (child,) = [job for job in await client.tree(result.job_id) if job.parent_id]
+    ready = [
+        event.data["environment"]
+        async for event in client.events(child.id, follow=False)
+        if event.type is EventType.SANDBOX_READY
+    ]
+    assert len(ready) == 1
+    assert ready != [key]  # the helper may reach more, so that it has an environment of its own
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("comands: [make]", "unknown key 'comands'. Did you mean commands?"),
+        ("commands: [make", "it is not YAML"),
+        ("commands: ['echo no such pin >&2; exit 4']", "no such pin"),
+        (
+            "commands: ['curl -s https://elsewhere.example']\nnetwork: [elsewhere.example]",
+            "exit code",
+        ),
+        ("commands: ['sleep 60']\ntimeout_seconds: 1", "the time of the set-up is 1 s"),
+    ],
+)
+async def test_a_set_up_that_fails_ends_the_job_with_one_sentence(
+    client: JobClient, tmp_path: Path, text: str, said: str
+) -> None:
+    project = make_project(tmp_path / "project", **{".fanout/environment.yaml": text})
+
+    result, _ = await run(client, make_spec("look around"), project)
+
+    assert result.error is not None
+    assert result.error.type == "SetupFailed"
+    assert said in result.error.message
+    assert result.attempts == 1
+
+
+async def test_the_time_of_a_set_up_is_not_the_jobs_and_a_waiting_job_is_cancelled_at_once(
+    client: JobClient, tmp_path: Path
+) -> None:
+    slow = {**MARKS, "tool.sh": "sleep 6; echo slow > made/mark"}
+    project = make_project(tmp_path / "project", "https://git.example/slow/one", **slow)
+    job = make_spec("look around", limits={"timeout_seconds": 5})
+
+    result, _ = await run(client, job, project)
+
+    assert result.success, result.error
+    assert "slow" in result.summary
+    assert result.execution_seconds < 5
+
+    endless = {**MARKS, "tool.sh": "sleep 600"}
+    project = make_project(tmp_path / "endless", "https://git.example/endless/one", **endless)
+    job_id = await client.submit(make_spec("look around"), workspace=project)
+
+    async def waits() -> bool:
+        activity = (await client.get(job_id)).activity
+        return activity is not None and activity.kind == "environment"
+
+    await eventually(waits)
+    await client.cancel(job_id)
+    assert (await client.wait(job_id, 20)).state is JobState.CANCELLED

@@ -259,6 +259,6 @@ class _Running:
         why = f"ended with exit code {ended.exit_code}."
         if self._unreachable:
             why += f" The host {self._unreachable} did not answer."
-        if self._refused:
-            why += f" It may not reach {', '.join(self._refused)}: see `network` of the set-up."
+        if refused := [*dict.fromkeys((*self._refused, *self._step.denied))][:MAX_REFUSED]:
+            why += f" It may not reach {', '.join(refused)}: see `network` of the agent's `setup`."
         return f"{why} {ended.notice}".rstrip()
