@@ -34,6 +34,11 @@ millisecond, and a set-up seconds."""
 IMAGE_SECONDS = 10.0
 """How long the content of an image of some name is taken to be the same: builds of images are
 seldom, and the question takes as long as the start of a warm sandbox."""
+READY_SECONDS = 10.0
+"""How long an environment is taken to be there, since nearly none is removed and a warm sandbox is
+adopted in the time of the question."""
+MAX_READY = 1000
+"""The environments that are remembered."""
 MAX_BYTES = 16 * 1024**3
 """The largest archive of an environment, whatever the disk limit."""
 OUTPUT_BYTES = 8_000
@@ -70,6 +75,8 @@ class DockerEnvironments:
     open_ahead: OpenAhead
     _builds: dict[str, _Build] = field(default_factory=dict)
     _images: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _ready: dict[str, float] = field(default_factory=dict)
+    """Since when environments are known to be there."""
 
     async def image_id(self, image: str) -> str:
         """See `Environments.image_id`."""
@@ -85,7 +92,20 @@ class DockerEnvironments:
 
     async def has(self, key: str) -> bool:
         """See `Environments.has`."""
-        return await (await self.steward()).has_environment(key)
+        now = asyncio.get_running_loop().time()
+        if now - self._ready.get(key, -READY_SECONDS) < READY_SECONDS:
+            return True
+        self._ready.pop(key, None)
+        if not await (await self.steward()).has_environment(key):
+            return False
+        while len(self._ready) >= MAX_READY:
+            del self._ready[next(iter(self._ready))]
+        self._ready[key] = now
+        return True
+
+    def note_missing(self, key: str) -> None:
+        """Note that an environment could not be mounted: the next question goes to the steward."""
+        self._ready.pop(key, None)
 
     async def ensure(self, request: EnvironmentRequest) -> bool:
         """See `Environments.ensure`."""
@@ -123,6 +143,7 @@ class DockerEnvironments:
         most_bytes: int = 0,
     ) -> Sequence[str]:
         """See `Environments.remove`."""
+        self._ready.clear()
         return await (await self.steward()).remove_environments(keys, unused_seconds, most_bytes)
 
     async def close(self) -> None:

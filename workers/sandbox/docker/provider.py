@@ -30,6 +30,7 @@ from ..errors import (
     ChangesUnreadable,
     DiskLimitExceeded,
     EngineUnfit,
+    EnvironmentMissing,
     FilesMissing,
     SandboxDied,
     SandboxStartFailed,
@@ -353,7 +354,12 @@ class DockerProvider:
             SandboxFailure: see `workers.sandbox.errors`.
         """
         hosts = AllowedHosts(container_config.named_hosts(spec.limits))
-        async with self._opened(await self._start(spec), hosts) as sandbox:
+        try:
+            started = await self._start(spec)
+        except EnvironmentMissing:
+            self.environments.note_missing(spec.environment)
+            raise
+        async with self._opened(started, hosts) as sandbox:
             yield sandbox
 
     @contextlib.asynccontextmanager
