@@ -105,10 +105,11 @@ class AllowedHosts:
         Raises:
             InvalidJob: an entry is malformed; the message quotes it.
         """
+        parsed = {text: _parse_entry(text) for text in entries}
         return tuple(
             text
-            for text in dict.fromkeys(entries)
-            if any(entry.includes(_parse_entry(text)) for entry in self._entries)
+            for text, entry in parsed.items()
+            if any(permitted.includes(entry) for permitted in self._entries)
         )
 
     def admits(self, address: Address, port: int) -> bool:
