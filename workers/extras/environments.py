@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.spec import JobSpec
@@ -56,6 +57,7 @@ class _Host:
 async def _opened() -> AsyncIterator[_Host]:
     """Open the engine as a worker of these settings does."""
     settings, redis_url = load_worker_settings()
+    set_up_logging("warning")
     keys = Keys(settings.redis_prefix)
     async with connect(redis_url) as redis:
         ledger = Ledger(redis, keys)

