@@ -10,14 +10,17 @@ tree.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.setup_definition import (
     DEFAULT_SECONDS,
@@ -29,6 +32,7 @@ from fanout.orchestrator.configuration.setup_definition import (
 )
 from fanout.orchestrator.jobs.failures import (
     InvalidJob,
+    LedgerUnavailable,
     SetupFailed,
     UnknownJob,
 )
@@ -40,7 +44,7 @@ from ..agent.services import JobServices
 from ..sandbox import AllowedHosts, EnvironmentRequest, SandboxProvider, SetupStep
 from .attempt import Attempt
 from .credentials import proxy_credentials
-from .start_files import Found, StartFilesReader
+from .start_files import Found, StartFile, StartFilesReader
 
 GIT_CONFIGURATION = ".git/config"
 """Where a snapshot has the addresses of a repository's remotes, without users and passwords."""
@@ -48,6 +52,8 @@ KEY_VERSION = 1
 """Part of each key: another one makes all environments anew."""
 MAX_ROOTS = 1000
 """The first jobs of trees whose files are remembered."""
+MAX_SETUPS = 200
+"""The set-ups of repositories that are remembered."""
 SHOWN_CHARACTERS = 200
 """Of a text that `fanout environment ls` shows."""
 
@@ -83,6 +89,8 @@ class JobEnvironments:
         self._default_image = default_image
         self._reader = StartFilesReader(services.blobs)
         self._roots: OrderedDict[str, JobSpec] = OrderedDict()
+        self._setups: OrderedDict[str, RepositorySetup | str] = OrderedDict()
+        """Those of repositories by their files' digests, or why a file cannot be used."""
 
     async def prepared(self, attempt: Attempt, activity: JobActivity) -> str:
         """Return the key of a job's environment, once it is prepared; empty: the job has none.
@@ -108,13 +116,19 @@ class JobEnvironments:
             if await environments.has(key):
                 return key
         activity.begin("environment")
-        with span("prepare environment"), attempt.standing_still():
-            await environments.ensure(wanted.request)
-        activity.end("environment")
-        claim = attempt.claim
-        seconds = attempt.stood_still_seconds
-        await self._services.ledger.discount(claim.spec.id, claim.token, seconds)
+        try:
+            with span("prepare environment"), attempt.standing_still():
+                await environments.ensure(wanted.request)
+        finally:
+            activity.end("environment")
+            await uninterrupted(self._discount(attempt))
         return wanted.request.key
+
+    async def _discount(self, attempt: Attempt) -> None:
+        """Take the time of a set-up from what the job has run, as far as Redis answers."""
+        claim, seconds = attempt.claim, attempt.stood_still_seconds
+        with suppress(LedgerUnavailable):
+            await self._services.ledger.discount(claim.spec.id, claim.token, seconds)
 
     async def expected(self, spec: JobSpec) -> str | None:
         """Return the key of a job's environment; empty: it has none; None: it is not prepared yet.
@@ -162,7 +176,7 @@ class JobEnvironments:
         found = await self._reader.read(
             start, frozenset({REPOSITORY_FILE, GIT_CONFIGURATION, *setup.key_files})
         )
-        own = _repository_setup(found)
+        own = await self._repository_setup(found[REPOSITORY_FILE])
         if not setup.commands and not own.commands:
             return None
         if own.key_files:
@@ -231,6 +245,25 @@ class JobEnvironments:
                 denied=tuple(sorted({*own.network}.difference(reached))),
             )
 
+    async def _repository_setup(self, file: StartFile | None) -> RepositorySetup:
+        """Return the set-up of the repository's file; one without commands, if there is none.
+
+        Raises:
+            SetupFailed: The file cannot be used.
+        """
+        if file is None:
+            return RepositorySetup()
+        if file.kind != "file":
+            raise SetupFailed(f"{REPOSITORY_FILE} of the workspace cannot be used: it is no file.")
+        if file.digest not in self._setups:
+            self._setups[file.digest] = await asyncio.to_thread(_read_setup, file.content)
+            if len(self._setups) > MAX_SETUPS:
+                self._setups.popitem(last=False)
+        found = self._setups[file.digest]
+        if isinstance(found, str):
+            raise SetupFailed(found)
+        return found
+
     async def _submitted(self, spec: JobSpec) -> StartFiles | None:
         """Return the files that a person has submitted for a job; None: that is not known.
 
@@ -251,21 +284,12 @@ class JobEnvironments:
         return self._roots[root_id]
 
 
-def _repository_setup(found: Found) -> RepositorySetup:
-    """Return the set-up of the repository's file; one without commands, if there is none.
-
-    Raises:
-        SetupFailed: The file cannot be used.
-    """
-    file = found[REPOSITORY_FILE]
-    if file is None:
-        return RepositorySetup()
-    if file.kind != "file":
-        raise SetupFailed(f"{REPOSITORY_FILE} of the workspace cannot be used: it is no file.")
+def _read_setup(content: bytes) -> RepositorySetup | str:
+    """Return the set-up of a file, or why it cannot be used."""
     try:
-        return read_repository_setup(file.content)
+        return read_repository_setup(content)
     except UnusableSetup as error:
-        raise SetupFailed(str(error)) from error
+        return str(error)
 
 
 def _identity(start: StartFiles, found: Found) -> str:

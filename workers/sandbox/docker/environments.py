@@ -23,7 +23,7 @@ from fanout.orchestrator.deep_agent import Execution
 from fanout.orchestrator.jobs.failures import SandboxFailure, SetupCutOff, SetupFailed
 
 from ..environment import EnvironmentRecord, EnvironmentRequest, SetupStep
-from ..errors import DiskLimitExceeded, ImageMissing
+from ..errors import DiskLimitExceeded, ImageMissing, SandboxStartFailed
 from ..protocol import Command, ConnectionRecord, Sandbox, SandboxSpec, TrafficRecord
 from .engine import Engine
 from .steward_client import EnvironmentReady, Steward
@@ -31,6 +31,8 @@ from .steward_client import EnvironmentReady, Steward
 BUSY_SECONDS = 0.5
 """Between two questions whether another worker has prepared an environment: the question takes a
 millisecond, and a set-up seconds."""
+SEAL_SECONDS = 600.0
+"""What the start of its sandboxes and the sealing of an environment may take besides."""
 IMAGE_SECONDS = 10.0
 """How long the content of an image of some name is taken to be the same: builds of images are
 seldom, and the question takes as long as the start of a warm sandbox."""
@@ -154,7 +156,7 @@ class DockerEnvironments:
         """Prepare an environment, unless another worker does so first; return whether it was it."""
         steward = await self.steward()
         try:
-            await self._claim(steward, request.key)
+            await self._claim(steward, request)
         except EnvironmentReady:
             return False
         build = f"warm-{secrets.token_hex(8)}"
@@ -164,17 +166,24 @@ class DockerEnvironments:
             await uninterrupted(_clean_up(steward, request.key, build))
         return True
 
-    async def _claim(self, steward: Steward, key: str) -> None:
-        """Wait for the claim on a key.
+    async def _claim(self, steward: Steward, request: EnvironmentRequest) -> None:
+        """Wait for the claim on a key, no longer than another worker may take.
 
         Raises:
             EnvironmentReady: Another worker has prepared it meanwhile.
-            SandboxFailure: The steward failed.
+            SandboxFailure: The steward failed, or the other worker hangs.
         """
-        is_claimed = await steward.claim_environment(key)
-        while not is_claimed:
-            await asyncio.sleep(BUSY_SECONDS)
-            is_claimed = await steward.claim_environment(key)
+        most_seconds = sum(step.timeout_seconds for step in request.steps) + SEAL_SECONDS
+        try:
+            async with asyncio.timeout(most_seconds):
+                is_claimed = await steward.claim_environment(request.key)
+                while not is_claimed:
+                    await asyncio.sleep(BUSY_SECONDS)
+                    is_claimed = await steward.claim_environment(request.key)
+        except TimeoutError:
+            raise SandboxStartFailed(
+                "Another worker prepares the job's environment, and takes too long for it."
+            ) from None
 
     async def _set_up(self, request: EnvironmentRequest, build: str, steward: Steward) -> None:
         *former, last = request.steps
