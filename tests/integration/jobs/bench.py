@@ -32,6 +32,7 @@ from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
+from fanout.workers.attempt.environments import JobEnvironments
 from fanout.workers.attempt.job_runner import JobRunner
 from fanout.workers.extras import RemoteAgent
 from fanout.workers.heartbeat import Heartbeats
@@ -83,6 +84,8 @@ class FaultySandbox:
 
 class FaultyProvider:
     """Local sandboxes whose opening fails on demand: before anything was made, or after."""
+
+    environments = None
 
     def __init__(self, inner: LocalProvider) -> None:
         self._inner = inner
@@ -202,6 +205,7 @@ class Bench:
             provider=self.provider,
             heartbeats=self.heartbeats,
             fitness=self.fitness,
+            environments=JobEnvironments(services, self.provider, "none"),
             activities=Activities(self.ledger, Totals()),
             subagents=SubagentFactory(
                 services=services,
