@@ -26,6 +26,7 @@ MAX_CONTENT_BYTES = 64 * 1024
 MAX_KEPT = 200
 """The answers that are remembered: a worker meets some hundred workspaces in its life."""
 _PIECE_BYTES = 1 << 20
+"""Read of a large file at once: enough to be quick, and little memory."""
 
 
 @dataclass(frozen=True)

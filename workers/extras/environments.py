@@ -39,7 +39,6 @@ EXIT_FAILED = 1
 SHORT_KEY = 12
 """The shown part of a key; `rm` takes any beginning of this length or more."""
 MIB = 1024**2
-HOUR_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _document(found: EnvironmentRecord) -> dict[str, object]:
 
 
 def _line(found: EnvironmentRecord) -> str:
-    hours = max(0, int(time.time()) - found.used_at) // HOUR_SECONDS
+    hours = max(0, int(time.time()) - found.used_at) // 3600
     used = "in use" if found.in_use else f"used {hours} h ago"
     record = found.record
     return (

@@ -36,7 +36,7 @@ LISTED = 100
 """The most environments in one list: their records fit a reply's header."""
 
 
-class Environments:
+class EnvironmentStore:
     """The environments of one store."""
 
     def __init__(

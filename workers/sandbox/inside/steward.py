@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import archives, disks, jail, resident
-from .environments import Environments
+from .environments import EnvironmentStore
 from .files import begun_upload, drop_upload
 from .loop import OperationRefused
 from .snapshots import (
@@ -106,7 +106,7 @@ class Store:
             root / "snapshots", cache_bytes, scratch=self._scratch, discard=self._discard,
             locked=self._locked, in_use=self._snapshots_in_use,
         )  # fmt: skip
-        self.environments = Environments(
+        self.environments = EnvironmentStore(
             root / "snapshots", root / "environments", scratch=self._scratch,
             discard=self._discard, locked=self._locked,
             in_use=lambda: self._references("environment"),
@@ -307,7 +307,7 @@ class Store:
         self._snapshots.unpack(names, archive)
 
     def claim_environment(self, key: str) -> str:
-        """See `Environments.claim`; `impossible`: they cannot be mounted here."""
+        """See `EnvironmentStore.claim`; `impossible`: they cannot be mounted here."""
         return self.environments.claim(key) if self._can_stack else "impossible"
 
     def _snapshots_in_use(self) -> set[str]:
