@@ -110,11 +110,10 @@ class JobEnvironments:
         wanted = await self._wanted(attempt.claim.spec)
         if wanted is None:
             return ""
+        if (key := await self._prepared_key(wanted)) is not None:
+            return key
         environments = self._provider.environments
         assert environments is not None  # noqa: S101 - else nothing is wanted
-        for key in {wanted.shared, wanted.request.key}:
-            if await environments.has(key):
-                return key
         activity.begin("environment")
         try:
             with span("prepare environment"), attempt.standing_still():
@@ -123,6 +122,15 @@ class JobEnvironments:
             activity.end("environment")
             await uninterrupted(self._discount(attempt))
         return wanted.request.key
+
+    async def _prepared_key(self, wanted: _Wanted) -> str | None:
+        """Return the key of the environment that a job has, if it is prepared."""
+        environments = self._provider.environments
+        assert environments is not None  # noqa: S101 - else nothing is wanted
+        for key in dict.fromkeys((wanted.shared, wanted.request.key)):
+            if await environments.has(key):
+                return key
+        return None
 
     async def _discount(self, attempt: Attempt) -> None:
         """Take the time of a set-up from what the job has run, as far as Redis answers."""
@@ -133,21 +141,20 @@ class JobEnvironments:
     async def expected(self, spec: JobSpec) -> str | None:
         """Return the key of a job's environment; empty: it has none; None: it is not prepared yet.
 
+        Nothing is fetched for it: another worker may run the job. A workspace that was not read
+        here yet is taken for one without a set-up.
+
         Args:
             spec: A job that is queued.
 
         Raises:
             JobFailure: As `prepared`.
         """
+        if spec.snapshot and not self._reader.has_read(spec.snapshot):
+            setup = self._services.definitions[spec.agent].setup
+            return None if setup and setup.commands else ""
         wanted = await self._wanted(spec)
-        if wanted is None:
-            return ""
-        environments = self._provider.environments
-        assert environments is not None  # noqa: S101 - else nothing is wanted
-        for key in {wanted.shared, wanted.request.key}:
-            if await environments.has(key):
-                return key
-        return None
+        return "" if wanted is None else await self._prepared_key(wanted)
 
     async def request(self, spec: JobSpec) -> EnvironmentRequest | None:
         """Return what a job's environment is made of; None: it has none.

@@ -55,6 +55,10 @@ class StartFilesReader:
         self._blobs = blobs
         self._found: dict[tuple[str, frozenset[str]], asyncio.Task[Found]] = {}
 
+    def has_read(self, blob: str) -> bool:
+        """Return whether something of a snapshot or a layer was read already."""
+        return any(known == blob for known, _ in self._found)
+
     async def read(self, start: StartFiles, paths: frozenset[str]) -> Found:
         """Return what is at these paths, which are relative to the workspace.
 
