@@ -17,6 +17,7 @@ from tests.integration.models.wires import Answer, Gemini, text
 from tests.loopback import gemini_environment, loopback_server
 
 THINKS_SECONDS = 0.05
+HELD_SECONDS = 60.0
 KEY = "the-first-key-of-the-test"
 _MODEL = re.compile(r"models/([^:]+):")
 
@@ -39,6 +40,11 @@ class QuotaService:
     answered: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    answers_now: threading.Event = field(default_factory=threading.Event)
+    """Cleared while no request gets a reply; refusals are sent."""
+
+    def __post_init__(self) -> None:
+        self.answers_now.set()
 
     def environment(self, key: str = KEY) -> dict[str, str]:
         """The variables that send jobs here."""
@@ -81,6 +87,8 @@ class _Handler(Handler):
         model = _MODEL.search(self.path)
         assert model is not None
         answer = state.answer(model[1], self.headers.get("x-goog-api-key", ""), request)
+        if answer.status == 200:
+            state.answers_now.wait(HELD_SECONDS)
         with suppress(BrokenPipeError, ConnectionResetError):
             if answer.status == 200 and wire.is_stream(self.path, request):
                 self._stream(wire, answer)

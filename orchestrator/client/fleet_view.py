@@ -1,4 +1,4 @@
-"""What `fanout top` shows: an installation's hosts, workers, queues and running jobs, bounded.
+"""What `fanout top` shows of an installation: hosts, workers, models, queues, budgets, jobs.
 
 It is read from Redis or, with a key of the service, from `GET /v1/fleet`.
 """
@@ -6,9 +6,11 @@ It is read from Redis or, with a key of the service, from `GET /v1/fleet`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
+from ..jobs.budget import BudgetState
 from ..jobs.state import Activity, JobRecord, JobState
 from ..jobs.store.model_states import ClosedModel
 from ..jobs.worker_info import Fitness, WorkerLoad
@@ -23,6 +25,8 @@ MAX_ACTIVE = 300
 MAX_QUEUED = 500
 """The most queued jobs of a caller that are read, the newest: at 30 µs each a hundredth of a
 second."""
+MAX_WAITING = 500
+"""The most waiting jobs of a caller of which the models are read that they wait for, the newest."""
 MAX_SHOWN = 200
 """The most workers, hosts and queues that are shown, those that need attention first."""
 TITLE_CHARACTERS = 200
@@ -101,7 +105,14 @@ class ShownModel(_Shown):
     until: float
     """When it is tried again, in seconds since the epoch."""
     waiting: int
-    """How many jobs wait for it."""
+    """How many jobs wait for it; for the owner of jobs, how many of the owner's."""
+
+
+class ShownBudget(_Shown):
+    """What is used of the budget of a tree of which jobs run."""
+
+    root_id: str
+    budget: BudgetState
 
 
 class FleetView(_Shown):
@@ -119,7 +130,10 @@ class FleetView(_Shown):
     free: int | None = None
     """The slots of fit workers that have no job."""
     models: tuple[ShownModel, ...] | None = None
-    """The models that are not open, `MAX_SHOWN` at most."""
+    """The models that are not open, `MAX_SHOWN` at most; for the owner of jobs, those for which the
+    owner's jobs wait."""
+    budgets: tuple[ShownBudget, ...] = ()
+    """Those of the trees of the jobs in `jobs`, where there is a limit of tokens or money."""
     queues: tuple[ShownQueue, ...] = ()
     jobs: tuple[ShownJob, ...] = ()
     tokens_per_minute: int | None = None
@@ -127,16 +141,6 @@ class FleetView(_Shown):
     redis_bytes: int | None = None
     redis_limit_bytes: int | None = None
     """The limit of Redis's memory; 0: none."""
-
-
-def _model(closed: ClosedModel) -> ShownModel:
-    return ShownModel(
-        name=closed.name,
-        state=closed.state,
-        why=closed.why,
-        until=closed.until,
-        waiting=closed.waiting,
-    )
 
 
 async def whole_fleet(reader: JobReader) -> FleetView:
@@ -155,7 +159,6 @@ async def whole_fleet(reader: JobReader) -> FleetView:
     memory, spending = await reader.memory(), await reader.totals.spending()
     hosts, closed = _hosts(workers), await reader.closed_models()
     return FleetView(
-        models=tuple(_model(one) for one in closed[:MAX_SHOWN]),
         at=await reader.now(),
         hosts=tuple(hosts[:MAX_SHOWN]),
         workers=tuple(map(_worker, sorted(workers, key=_urgency)[:MAX_SHOWN])),
@@ -164,6 +167,8 @@ async def whole_fleet(reader: JobReader) -> FleetView:
         slots=sum(worker.concurrency for worker in workers),
         busy=sum(worker.running for worker in workers),
         free=sum(worker.free for worker in workers),
+        models=_models(closed),
+        budgets=await _budgets(reader, records),
         queues=tuple(ShownQueue(**one._asdict()) for one in queues[:MAX_SHOWN]),
         jobs=_jobs(records),
         tokens_per_minute=spending.tokens,
@@ -186,11 +191,19 @@ async def own_fleet(reader: JobReader, tenant: str | None, owner: str | None) ->
     """
     wanted = JobFilter(tenant=tenant, owner=owner, states={JobState.QUEUED})
     at = await reader.now()
+    parked = replace(wanted, states={JobState.WAITING})
     queued = (await reader.pages.page(wanted, None, MAX_QUEUED)).records
     active = await reader.records(await reader.fleet.running(MAX_ACTIVE, tenant))
     running = [one for one in active if tenant is None or owner in (None, one.owner)]
     jobs = tuple(one.model_copy(update={"worker": None}) for one in _jobs(running))
-    return FleetView(at=at, queues=_list_queues(queued, at), jobs=jobs[:MAX_JOBS])
+    waiting = (await reader.pages.page(parked, None, MAX_WAITING)).records
+    return FleetView(
+        at=at,
+        models=_models(await reader.awaited_models([*queued, *waiting])),
+        budgets=await _budgets(reader, running[:MAX_JOBS]),
+        queues=_list_queues(queued, at),
+        jobs=jobs[:MAX_JOBS],
+    )
 
 
 def _hosts(workers: Iterable[WorkerLoad]) -> list[ShownHost]:
@@ -226,6 +239,23 @@ def _worker(worker: WorkerLoad) -> ShownWorker:
         sandbox=worker.sandbox,
         why=worker.unfit,
     )
+
+
+def _models(closed: Sequence[ClosedModel]) -> tuple[ShownModel, ...]:
+    return tuple(
+        ShownModel(
+            name=one.name, state=one.state, why=one.why, until=one.until, waiting=one.waiting
+        )
+        for one in closed[:MAX_SHOWN]
+    )
+
+
+async def _budgets(reader: JobReader, records: Iterable[JobRecord]) -> tuple[ShownBudget, ...]:
+    """Return the budgets of these jobs' trees, those first of which least is left."""
+    roots = sorted({one.root_id for one in records})
+    found = zip(roots, await reader.budgets(roots), strict=True)
+    limited = [ShownBudget(root_id=id_, budget=one) for id_, one in found if one.if_limited()]
+    return tuple(sorted(limited, key=lambda one: one.budget.left_part))
 
 
 def _jobs(records: Iterable[JobRecord]) -> tuple[ShownJob, ...]:

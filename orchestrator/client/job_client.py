@@ -354,6 +354,7 @@ class JobClient(JobReader):
         inputs: Mapping[str, JsonValue] | None = None,
         workspace: Path | None = None,
         merge: bool = True,
+        reuse: bool = False,
         **fields: Any,
     ) -> JobResult:
         """Run a script as a job, wait for its end and merge its changes; see `run`.
@@ -365,12 +366,13 @@ class JobClient(JobReader):
             inputs: The value of `inputs` in the script.
             workspace: The folder that it works on.
             merge: False leaves the changes to a later `apply`.
+            reuse: Whether calls have the results of equal calls of earlier scripts.
             fields: Further fields of the job, such as `limits` or `verify_merges`.
 
         Raises:
             UnknownAgent, InvalidJob, WorkspaceUnusable: As `script_job` and `submit`.
         """
-        spec = await self.script_job(source, inputs, **fields)
+        spec = await self.script_job(source, inputs, reuse=reuse, **fields)
         return await self.run(spec, workspace=workspace, merge=merge)
 
     async def cancel(self, job_id: str) -> JobRecord:

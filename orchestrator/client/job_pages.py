@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..jobs.state import JobRecord, JobState
 from ..jobs.store.records import JobSketch, Records
 from ..jobs.store.stored import owner_key, read_fields
+from ..jobs.store.waiting import WaitingReasons
 
 STEP = 500
 """The most records fetched in one round trip."""
@@ -76,13 +77,15 @@ class JobPages:
 
     Args:
         records: The records.
+        reasons: Adds the models for which jobs wait.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, reasons: WaitingReasons) -> None:
         self._records = records
+        self._reasons = reasons
 
     async def page(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
-        """Return the next jobs, newest first.
+        """Return the next jobs, newest first, with the models for which they wait.
 
         Args:
             wanted: Which jobs.
@@ -93,7 +96,8 @@ class JobPages:
             LedgerUnavailable: Redis does not respond.
         """
         ids, following = await self._page(wanted, before, limit)
-        return JobPage(await self._records.get_many(ids), following)
+        found = await self._reasons.with_models(await self._records.get_many(ids))
+        return JobPage(found, following)
 
     async def count(self, wanted: JobFilter, most: int) -> int:
         """Return how many of the newest jobs fit, without reading their records.

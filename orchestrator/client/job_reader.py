@@ -32,11 +32,13 @@ from ..jobs.store.journal import (
 )
 from ..jobs.store.keys import Keys
 from ..jobs.store.memory import RedisMemory
-from ..jobs.store.model_states import ClosedModel
+from ..jobs.store.model_states import ClosedModel, counted
 from ..jobs.store.records import Ownership, StateCounts
 from ..jobs.store.records import Records as JobRecords
-from ..jobs.store.waiting import WaitingReasons
+from ..jobs.store.script_summaries import ScriptSummaries
+from ..jobs.store.waiting import WAITING_STATES, WaitingReasons
 from ..jobs.worker_info import WorkerInfo
+from ..scripts.progress import ScriptProgress, ScriptReader
 from .attachment import attach
 from .growing_tree import RECORDS_AT_ONCE, GrowingTree
 from .id_search import IdSearch
@@ -139,6 +141,7 @@ class JobReader:
         self._records = JobRecords(self._redis, keys)
         self._ids = IdSearch(self._redis, keys)
         self._journal = Journal(self._redis, keys)
+        self._summaries = ScriptSummaries(self._redis, keys)
         self.fleet = Fleet(self._redis, keys)
         self.totals = FleetTotals(self._redis, keys)
         self.changed_jobs = Announcements(self._redis, keys)
@@ -150,7 +153,7 @@ class JobReader:
     @property
     def pages(self) -> JobPages:
         """Pages of jobs, newest first."""
-        return JobPages(self._records)
+        return JobPages(self._records, self._reasons())
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -206,8 +209,11 @@ class JobReader:
         return await self._records.known_as(specs)
 
     async def records(self, job_ids: Iterable[str]) -> Records:
-        """Return the records of those jobs that exist, without the reasons why queued ones wait."""
-        return await self._records.get_many(job_ids)
+        """Return the records of those jobs that exist, with the models for which they wait.
+
+        The other reasons why queued ones wait are left out.
+        """
+        return await self._reasons().with_models(await self._records.get_many(job_ids))
 
     async def budgets(self, job_ids: Sequence[str]) -> Budgets:
         """Return the budget of each job together with the jobs below it; see `budget`."""
@@ -381,6 +387,20 @@ class JobReader:
         """Return the number of each tree's jobs."""
         return await self._records.tree_sizes(root_ids)
 
+    async def script_progress(self, job_id: str) -> ScriptProgress:
+        """Return how a script stands; its journal is read as long as its worker has stored nothing.
+
+        Args:
+            job_id: A job that runs a script.
+        """
+        summary = await self._summaries.read(job_id)
+        if summary is not None:
+            return ScriptProgress.model_validate_json(summary, extra="ignore")
+        script = ScriptReader()
+        async for event in self.events(job_id, follow=False):
+            script.add(event)
+        return script.progress()
+
     async def tree_usage(self, root_id: str) -> Usage:
         """Return the usage of all jobs of a tree, including running ones."""
         return await self.usage(root_id)
@@ -532,6 +552,14 @@ class JobReader:
     async def closed_models(self) -> Models:
         """Return the models that are not to be asked now, those first that are tried first."""
         return await self._records.models.closed()
+
+    async def awaited_models(self, records: Iterable[JobRecord]) -> Models:
+        """Return the models for which some of these jobs wait, with how many of them do.
+
+        Those come first that are tried first.
+        """
+        waiting = [one.id for one in records if one.state in WAITING_STATES]
+        return counted((await self._records.models.awaited(waiting)).values())
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""

@@ -3,8 +3,9 @@
 The run ends in an orderly way: before the last reply that fits, the model is asked to sum up, and
 tool calls in that reply are dropped; if not even that fits, no model is called. Tokens and money
 are known only after a call, so a run's own limit may be exceeded by as much as a call is larger
-than the one before it; of limits that runs share, calls can reserve (`models/reservations.py`).
-When the time is over the run is cancelled and its open calls are answered.
+than the one before it; of limits that runs share, calls can reserve
+(`models/reserved_requests.py`). When the time is over the run is cancelled and its open calls are
+answered.
 
 An ADK plugin enforces it.
 """

@@ -45,6 +45,8 @@ def check_submission(
     definition, policy = definitions[spec.agent], spec.caller_policy
     own = definition.job_limits().over(defaults)
     ceilings.check(spec.limits)
+    if spec.reuse and spec.script is None:
+        raise InvalidJob("reuse is for the calls of a script: leave it out, or run a script.")
     if spec.script is not None:
         check_script_policy(definition, spec.interrupt_on)
     check_commands(

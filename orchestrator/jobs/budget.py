@@ -12,11 +12,9 @@ NANODOLLARS = 1e9
 """Money is reserved in billionths of a dollar: whole numbers, whose sums return to zero."""
 
 
-class BudgetState(WireModel):
-    """The budget of a job with all jobs below it; under the id of a tree's root, of the tree."""
+class BudgetLeft(WireModel):
+    """What of a budget is reserved and left."""
 
-    used: Usage = Usage()
-    """What has been used, also by calls whose worker was lost."""
     reserved_tokens: int = 0
     """What the model calls may use that have not ended."""
     reserved_cost_usd: float = 0.0
@@ -27,9 +25,27 @@ class BudgetState(WireModel):
     """What further calls may reserve; null without a limit."""
     left_cost_usd: float | None = None
 
+
+class BudgetState(BudgetLeft):
+    """The budget of a job with all jobs below it; under the id of a tree's root, of the tree."""
+
+    used: Usage = Usage()
+    """What has been used, also by calls whose worker was lost."""
+
+    @property
+    def left_part(self) -> float:
+        """How much is left of the limit of which least is left, from 0 to 1; 1 without a limit."""
+        limits = (self.left_tokens, self.max_tokens), (self.left_cost_usd, self.max_cost_usd)
+        return min([left / most for left, most in limits if left is not None and most], default=1)
+
     def if_limited(self) -> BudgetState | None:
         """Return the budget; None without a limit of tokens or money."""
         return None if self.max_tokens is None and self.max_cost_usd is None else self
+
+    def left(self) -> BudgetLeft | None:
+        """Return the budget without what is used; None without a limit of tokens or money."""
+        limited = self.if_limited()
+        return limited and BudgetLeft(**limited.model_dump(exclude={"used"}))
 
 
 def read_budget(used: Mapping[str, str], reserved: Mapping[str, str]) -> BudgetState:

@@ -49,6 +49,9 @@ EventId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")
 """The id of an entry of a journal."""
 
 
+PHASE_LABEL, CALL_LABEL = "phase", "label"
+"""The labels of a script's calls: the phase, and what the script's author calls each."""
+
 MAX_OWNER_CHARACTERS = 256
 """The longest name of an owner; the subjects of identity providers have up to 255 characters."""
 
@@ -260,6 +263,9 @@ class JobSpec(WireModel, ValidTextModel):
     limits. Its text has 64 KiB at the most."""
     script_inputs: dict[str, JsonValue] = Field(default_factory=dict)
     """The value of `inputs` in the script."""
+    reuse: bool = False
+    """Whether calls of the script are answered by jobs of earlier scripts of its owner that were
+    given the same. Nothing else is reused."""
     conversation: BlobId | None = None
     """The conversation that the agent begins with: the earlier job's, set from `continues` when the
     job is submitted, or the parent's."""

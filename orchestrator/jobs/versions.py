@@ -42,6 +42,7 @@ ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
                 "inherit",
                 "limits.max_calls",
                 "limits.max_wait_seconds",
+                "reuse",
                 "script",
                 "script_inputs",
             }

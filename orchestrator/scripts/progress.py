@@ -1,6 +1,7 @@
 """How a script stands, for those who watch: its phases with counts, what it waits for, its log.
 
-Everything is read from its job's journal, event by event.
+It is read from its job's journal, event by event. The script's worker does so too, and stores what
+it has read: a journal of ten thousand calls has megabytes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MOST_WAITING = 10
 """The most calls that are named as waited for."""
 MOST_LINES = 50
 """The most log lines that are shown, the newest ones."""
+NAME_CHARACTERS = 200
+"""What is shown of a phase's name."""
 BEFORE_PHASES = ""
 """The name of what is done before a script begins its first phase."""
 
@@ -39,6 +42,8 @@ class PhaseProgress(_Shown):
     """Calls of agents that the script has made."""
     answered: int = 0
     """Those that have a result, and did not fail."""
+    reused: int = 0
+    """Of those that were answered: by a job of an earlier script."""
     failed: int = 0
     waiting: int = 0
     """Those that have no result yet."""
@@ -55,6 +60,8 @@ class ScriptEnd(_Shown):
     never_run: int = 0
     kept: int = 0
     """Of those that were answered: by the run that this one continues."""
+    reused: int = 0
+    """Of those that were answered: by a job of an earlier script."""
     reasons: tuple[str, ...] = ()
     """Why calls were not run."""
 
@@ -79,6 +86,7 @@ class _Phase:
     name: str
     asked: int = 0
     answered: int = 0
+    reused: int = 0
     failed: int = 0
 
 
@@ -101,17 +109,20 @@ class ScriptReader:
 
     def add(self, event: JournalEvent) -> bool:
         """Take the next event; return whether it has changed what is shown."""
-        data = event.data
-        if event.type is EventType.SCRIPT_CALL:
+        return self.take(event.type, event.data)
+
+    def take(self, kind: EventType | str, data: Mapping[str, Any]) -> bool:
+        """Take the type and the data of the next event; as `add`."""
+        if kind is EventType.SCRIPT_CALL:
             for call in _objects(data.get("calls")):
                 self._called(call)
-        elif event.type is EventType.SCRIPT_RESULT:
-            self._settled(str(data.get("key")), is_ok=bool(data.get("ok")))
-        elif event.type is EventType.SCRIPT_PHASE:
-            self._phases.append(_Phase(str(data.get("name", ""))))
-        elif event.type is EventType.SCRIPT_LOG:
+        elif kind is EventType.SCRIPT_RESULT:
+            self._settled(data)
+        elif kind is EventType.SCRIPT_PHASE:
+            self._phases.append(_Phase(str(data.get("name", ""))[:NAME_CHARACTERS]))
+        elif kind is EventType.SCRIPT_LOG:
             self._log.extend(log_lines(data))
-        elif event.type is EventType.SCRIPT_ENDED:
+        elif kind is EventType.SCRIPT_ENDED:
             self._end = _end(data)
             self._pending.clear()
         else:
@@ -134,12 +145,13 @@ class ScriptReader:
             self._phases.append(_Phase(BEFORE_PHASES))
         return self._phases[-1]
 
-    def _settled(self, key: str, *, is_ok: bool) -> None:
-        pending = self._pending.pop(key, None)
+    def _settled(self, data: Mapping[str, Any]) -> None:
+        pending = self._pending.pop(str(data.get("key")), None)
         if pending is None or pending.phase is None:
             return
-        if is_ok:
+        if data.get("ok"):
             pending.phase.answered += 1
+            pending.phase.reused += bool(data.get("reused"))
         else:
             pending.phase.failed += 1
 
@@ -160,6 +172,7 @@ class ScriptReader:
             name=phase.name,
             asked=phase.asked,
             answered=phase.answered,
+            reused=phase.reused,
             failed=phase.failed,
             waiting=waiting,
         )
@@ -178,7 +191,7 @@ def _objects(listed: Any) -> list[dict[str, Any]]:
 def _end(data: Mapping[str, Any]) -> ScriptEnd:
     counts = {
         name: int(value)
-        for name in ("asked", "answered", "failed", "cancelled", "never_run", "kept")
+        for name in ("asked", "answered", "failed", "cancelled", "never_run", "kept", "reused")
         if isinstance(value := data.get(name), int)
     }
     reasons = data.get("reasons")

@@ -44,8 +44,10 @@ from ..jobs.result import JobResult, Usage
 from ..jobs.spec import JobSpec
 from ..jobs.state import JobRecord
 from ..jobs.store.journal import JournalEvent
+from ..jobs.store.model_states import ClosedModel
 from ..jobs.store.stored import owner_key
 from ..jobs.store.subscription import Subscription
+from ..scripts.progress import ScriptProgress
 from ..turns import OwnerTurns, TooManyWaiting
 from .access.callers import Caller, NotAllowed
 from .notifications.subscriptions import Subscriptions
@@ -95,6 +97,8 @@ class CallerBusy(JobFailure):
     """One owner has too much expensive work at the same time."""
 
 
+_scripts_turns = OwnerTurns(at_once=4, of_one_owner=2, waiting_of_one_owner=64)
+"""The turns of reading how scripts stand in this process: one without a summary is read whole."""
 _changes_turns = OwnerTurns(
     at_once=CHANGES_AT_ONCE,
     of_one_owner=CHANGES_OF_OWNER,
@@ -271,6 +275,17 @@ class OwnedJobs:
         await self._read(job_id)
         return [one for one in await self._client.tree(job_id) if self.caller.owns(one)]
 
+    async def awaited_models(self, records: Sequence[JobRecord]) -> list[ClosedModel]:
+        """Return the models for which some of the caller's jobs wait, and how many of these do."""
+        self.caller.require(Scope.READ)
+        return await self._client.awaited_models(filter(self.caller.owns, records))
+
+    async def models_awaited_in_tree(self, job_id: str) -> list[ClosedModel]:
+        """Return the models for which jobs of a job's tree wait, and how many of them do."""
+        if not await self._client.closed_models():  # nearly always: the tree is not read
+            return []
+        return await self.awaited_models(await self.tree(job_id))
+
     async def tree_parts(
         self, job_id: str, *, parent_id: str | None = None
     ) -> AsyncGenerator[list[JobRecord], None]:
@@ -324,6 +339,16 @@ class OwnedJobs:
         """Return the newest events of a job's journal before an id, as `Journal.read_before`."""
         await self._read(job_id)
         return await self._client.read_events_before(job_id, before, count)
+
+    async def script_progress(self, job_id: str) -> ScriptProgress:
+        """Return how a script stands, as `JobReader.script_progress`, in its turn.
+
+        Raises:
+            CallerBusy: Too many scripts of the caller's are being read.
+        """
+        await self._read(job_id)
+        async with self.turn(_scripts_turns):
+            return await self._client.script_progress(job_id)
 
     async def session_event(self, entry: JournalEvent) -> bytes | None:
         """Return the ADK event that an entry of a journal holds, as JSON; None if it holds none."""

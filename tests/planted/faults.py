@@ -60,14 +60,14 @@ RELEASES = (
 LEASES = (
     Fault(
         "leases: the clock runs while Redis hangs",
-        f"{_SCRIPTS}/common.lua",
+        f"{_SCRIPTS}/clocks.lua",
         "math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))",
         "math.max(0, now - (clock[1] or now))",
         _LAPSES,
     ),
     Fault(
         "leases: the clock goes back with the time of Redis",
-        f"{_SCRIPTS}/common.lua",
+        f"{_SCRIPTS}/clocks.lua",
         "math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))",
         "math.min(now - (clock[1] or now), LEASE_STEP_MS)",
         _SET_BACK,

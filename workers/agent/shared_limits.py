@@ -1,7 +1,8 @@
 """The limits that a job shares with others: budgets of its tree, and the rates of models.
 
 The ledger holds what was used, charged with each entry of a journal. It is read before every model
-call, so that the last one that fits sums up; what a call may use is reserved (`reservations.py`).
+call, so that the last one that fits sums up; what a call may use is reserved
+(`job_reservations.py`).
 """
 
 from __future__ import annotations
@@ -93,10 +94,9 @@ class SharedBudget:
         if job.parent_id is None:
             return None
         try:
-            record = await self._services.ledger.get(job.parent_id)
+            return await self._services.specification_of_parent(job.parent_id)
         except UnknownJob:
             return None
-        return JobSpec.model_validate(record.model_dump(include=set(JobSpec.model_fields)))
 
 
 class JobUsage:

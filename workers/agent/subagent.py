@@ -91,8 +91,8 @@ from .answer import AgentAnswer, JobWorker
 from .checkpoint import CheckpointPlugin, Checkpoints
 from .delegation.children import AwaitedTasks, Children
 from .history import Decisions, History, repair_events, waiting_approvals
+from .job_reservations import JobReservations
 from .model_access import JobModelStates, model_names
-from .reservations import JobReservations
 from .scripts.script_worker import ScriptWorker
 from .services import JobServices
 from .session_journal import (
@@ -245,7 +245,9 @@ class SubagentFactory:
             return self.create_remote(self.services, spec, definition, definition.a2a, **shared)
         if spec.script is not None:
             turns.end()  # it computes in a process of its own
-            return ScriptWorker(self.services, spec, definition, limits, **shared)
+            return ScriptWorker(
+                self.services, spec, definition, limits, default_model=self.default_model, **shared
+            )
         return Subagent(self, spec, definition, limits, turns=turns, **shared)
 
 

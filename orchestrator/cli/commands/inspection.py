@@ -10,7 +10,7 @@ import typer
 
 from ...jobs.result import JobResult, Usage, Verification
 from ...jobs.state import LIVE_STATES, JobRecord, JobState
-from ...scripts.progress import ScriptReader
+from ...scripts.progress import ScriptProgress
 from ..terminal import formatting, output
 from ..terminal.exit_codes import UsageProblem
 from ..terminal.options import AsJson, JobOrLastRun, LabelFilter, parse_labels
@@ -127,7 +127,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         )
     if as_json:
         jobs = [record.model_dump(mode="json") for record in records]
-        shown = {name: one.progress().model_dump(mode="json") for name, one in scripts.items()}
+        shown = {name: one.model_dump(mode="json") for name, one in scripts.items()}
         output.document(
             {
                 "jobs": jobs,
@@ -143,21 +143,17 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
             _records_table(indented=True)(records)
         for job_id, script in scripts.items():
             output.payload(f"\nScript {formatting.short_id(job_id)}")
-            for line in formatting.script_lines(script.progress(), MAX_PHASES):
+            for line in formatting.script_lines(script, MAX_PHASES):
                 output.payload(f"  {line}")
         output.notice(f"Total: {formatting.used(budget.used)}")
         for line in formatting.budget_lines(budget):
             output.notice(line)
 
 
-async def _scripts(reader: JobReader, records: Sequence[JobRecord]) -> dict[str, ScriptReader]:
+async def _scripts(reader: JobReader, records: Sequence[JobRecord]) -> dict[str, ScriptProgress]:
     """Return how the scripts among these jobs stand, by job."""
     found = [record.id for record in records if record.script is not None][:MAX_SCRIPTS]
-    readers = {job_id: ScriptReader() for job_id in found}
-    for job_id, script in readers.items():
-        async for event in reader.events(job_id, follow=False):
-            script.add(event)
-    return readers
+    return {job_id: await reader.script_progress(job_id) for job_id in found}
 
 
 def show(job: JobOrLastRun = None, as_json: AsJson = False) -> None:

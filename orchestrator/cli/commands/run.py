@@ -62,8 +62,8 @@ from .run_report import (
     print_outcome,
     run_exit_code,
 )
-from .script_files import ScriptFile, parse_inputs, read_script
-from .scripts import InputOption, ScriptOption, refuse_faults
+from .script_arguments import ScriptFile, parse_inputs, read_script
+from .scripts import InputOption, ReuseOption, ScriptOption, refuse_faults
 from .submission import (
     ContinueOption,
     MaxReworksOption,
@@ -113,6 +113,8 @@ class _Wanted:
     """The script that the root job runs instead of an agent."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The values of its `inputs`."""
+    reuse: bool = False
+    """Whether its calls have the results of equal calls of earlier scripts."""
 
 
 def run_(
@@ -120,6 +122,7 @@ def run_(
     *,
     script: ScriptOption = None,
     inputs: InputOption = None,
+    reuse: ReuseOption = False,
     workspace: Annotated[
         Path | None,
         typer.Option(
@@ -168,7 +171,7 @@ def run_(
     is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker are
     started, and end when they are no longer used.
     """
-    program = _script(goal, script, inputs)
+    program = _script(goal, script, inputs, reuse=reuse)
     values = parse_inputs(inputs or ())
     settings = load_settings(**chosen_sandbox(sandbox))
     agents = usable_agents(settings)
@@ -195,6 +198,7 @@ def run_(
         on_finish=on_finish,
         script=program,
         inputs=values,
+        reuse=reuse,
     )
     _check(wanted, agents, detach=detach)
     if continues is None:  # otherwise its agent and its model are known when it is submitted
@@ -206,7 +210,7 @@ def run_(
 
 
 def _script(
-    goal: str | None, script: str | None, inputs: Sequence[str] | None
+    goal: str | None, script: str | None, inputs: Sequence[str] | None, *, reuse: bool
 ) -> ScriptFile | None:
     """Return the script that is to run; None: an agent works on the goal.
 
@@ -220,6 +224,8 @@ def _script(
             "Describe what the run is to do (GOAL), or name a program: --script FILE"
         )
     if script is None:
+        if reuse:
+            raise UsageProblem("--reuse is for a script: name it with --script FILE.")
         if inputs:
             raise UsageProblem("--input gives values to a script: name it with --script FILE.")
         return None
@@ -287,7 +293,9 @@ async def _run(
         if landing.lands and landing.branch is None and not yes:
             _confirm(folder)
         program = None if wanted.script is None else (wanted.script.source, wanted.inputs)
-        root_id = await start_run(client, wanted.spec, landing, included, program)
+        root_id = await start_run(
+            client, wanted.spec, landing, included, program, reuse=wanted.reuse
+        )
         try:
             runs.remember(root_id, landing)
         except OSError as error:  # the run continues
@@ -400,6 +408,8 @@ async def start_run(
     landing: Landing,
     included: frozenset[str] = frozenset(),
     script: tuple[str, Mapping[str, Any]] | None = None,
+    *,
+    reuse: bool = False,
 ) -> str:
     """Submit a run on a copy of its folder, and return the id of its root job.
 
@@ -409,13 +419,14 @@ async def start_run(
         landing: The run's folder, and the run that it continues.
         included: Files that the copy has even if they seem to be secret.
         script: The source and the inputs of the script that it runs; None: its agent works.
+        reuse: Whether the script's calls have the results of equal calls of earlier scripts.
 
     Raises:
         UnknownAgent: The agent does not exist.
         InvalidJob: The specification cannot be stored, or the run that it continues has not ended.
         WorkspaceUnusable: The folder cannot be read, or is too large.
     """
-    given = {name: value for name, value in spec.items() if value is not None}
+    given = {name: value for name, value in spec.items() if value is not None} | {"reuse": reuse}
     if landing.continues is not None:  # its agent and its files are those of that run
         job = JobSpec.model_validate({**given, "continues": landing.continues})
     else:

@@ -16,7 +16,7 @@ from ..terminal import output
 from ..terminal.exit_codes import ExitCode, UsageProblem
 from ..terminal.options import AsJson
 from ..terminal.session import usable_agents
-from .script_files import ScriptFile, bundled_scripts, parse_inputs, read_script
+from .script_arguments import ScriptFile, bundled_scripts, parse_inputs, read_script
 
 MAX_REPLIES_BYTES = 4 * 1024**2
 """The largest file of replies: YAML of this size takes seconds to read."""
@@ -40,6 +40,14 @@ InputOption = Annotated[
         metavar="NAME=VALUE",
         help="A value of the script's `inputs`: JSON, or else the text itself; NAME=@FILE gives "
         "what a file holds. Repeat for several.",
+    ),
+]
+ReuseOption = Annotated[
+    bool,
+    typer.Option(
+        "--reuse",
+        help="Start no job for a call of the script that an earlier script of yours has made "
+        "with the same arguments, agent, model and files: it has the result of that one.",
     ),
 ]
 

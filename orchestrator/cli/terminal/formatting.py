@@ -15,6 +15,7 @@ from ... import shortening
 from ...jobs.budget import BudgetState
 from ...jobs.failure_texts import FAILURE_TEXTS, next_step, what_happened
 from ...jobs.result import ContextStats, JobError, JobResult, Usage
+from ...jobs.spec import CALL_LABEL, PHASE_LABEL
 from ...jobs.state import Activity, JobRecord, JobState
 from ...jobs.store.journal import EventType, JournalEvent
 from ...shortening import count
@@ -111,9 +112,18 @@ def short_approval(approval_id: str) -> str:
 
 
 def title(record: JobRecord, width: int = TITLE_CHARACTERS) -> str:
-    """Return a job's labels and the beginning of its description."""
-    labels = ",".join(f"{key}={value}" for key, value in record.labels.items())
-    return one_line(f"[{labels}] {record.description}" if labels else record.description, width)
+    """Return a job's labels and the beginning of its description.
+
+    A call of a script begins with the label that the script's author gave it. Its phase is left
+    out: the script's own lines list the phases.
+    """
+    labels, text = dict(record.labels), record.description
+    if record.parent_id is not None:
+        labels.pop(PHASE_LABEL, None)
+        if label := labels.pop(CALL_LABEL, ""):
+            text = f"{label}: {text}"
+    shown = ",".join(f"{key}={value}" for key, value in labels.items())
+    return one_line(f"[{shown}] {text}" if shown else text, width)
 
 
 def doing(record: JobRecord, now: float | None = None) -> str:
@@ -346,17 +356,25 @@ def cost(usage: Usage) -> str:
 
 def budget_lines(budget: BudgetState) -> list[str]:
     """Format what of each limit is reserved for model calls in progress, and what is left."""
-    amounts = [
-        ("max_cost_usd", budget.max_cost_usd, budget.reserved_cost_usd, budget.left_cost_usd),
-        ("max_tokens", budget.max_tokens, budget.reserved_tokens, budget.left_tokens),
-    ]
     return [
-        f"Of {name}={most:,}: {shown(reserved)} reserved, {shown(left)} left"
-        for (name, most, reserved, left), shown in zip(
-            amounts, (dollars, "{:,}".format), strict=True
-        )
-        if most is not None and left is not None
+        f"Of {limit}: {reserved} reserved, {left} left"
+        for limit, _, reserved, left in budget_amounts(budget)
     ]
+
+
+def budget_amounts(budget: BudgetState) -> list[tuple[str, str, str, str]]:
+    """Format each limit of a budget, and what of it is used, reserved and left."""
+    used, found = budget.used, []
+    if (most := budget.max_cost_usd) is not None:
+        parts = used.cost_usd or 0, budget.reserved_cost_usd, budget.left_cost_usd or 0
+        spent, reserved, left = map(dollars, parts)
+        found.append((f"max_cost_usd={most:,}", spent, reserved, left))
+    if (most_tokens := budget.max_tokens) is not None:
+        tokens = used.input_tokens + used.output_tokens
+        numbers = tokens, budget.reserved_tokens, budget.left_tokens or 0
+        spent, reserved, left = map("{:,}".format, numbers)
+        found.append((f"max_tokens={most_tokens:,}", spent, reserved, left))
+    return found
 
 
 def dollars(usd: float) -> str:
@@ -450,14 +468,15 @@ def _format_script_calls(data: dict[str, Any]) -> str:
 
 
 def _format_script_result(data: dict[str, Any]) -> str:
-    return f"{'' if data.get('ok') else 'failed: '}{data.get('label') or data.get('key')}"
+    reused = f", the result of {short_id(str(data.get('job')))}" if data.get("reused") else ""
+    return f"{'' if data.get('ok') else 'failed: '}{data.get('label') or data.get('key')}{reused}"
 
 
 def _format_script_end(data: dict[str, Any]) -> str:
     names = {"asked": "asked for", "never_run": "never run"}
     counts = [
         f"{data[name]} {names.get(name, name)}"
-        for name in ("asked", "answered", "kept", "failed", "cancelled", "never_run")
+        for name in ("asked", "answered", "kept", "reused", "failed", "cancelled", "never_run")
         if data.get(name)
     ]
     return "; ".join([", ".join(counts), *map(str, data.get("reasons") or ())])
@@ -468,6 +487,7 @@ def script_phase(phase: PhaseProgress) -> str:
     counts = {
         "asked": phase.asked,
         "answered": phase.answered,
+        "reused": phase.reused,
         "failed": phase.failed,
         "waiting": phase.waiting,
     }

@@ -9,7 +9,8 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
-from ...client.fleet_view import FleetView
+from ...client.fleet_view import FleetView, ShownBudget, ShownModel
+from ...jobs.store.model_states import trial_time
 from ...shortening import count
 from . import formatting, output
 from .grid import STYLES, fitted_widths, join_cells
@@ -95,8 +96,12 @@ def tables(view: FleetView, workers_at_most: int | None = None) -> dict[str, Tab
         is_long = workers_at_most is not None and len(view.workers) > workers_at_most
         key = "hosts" if is_long else "workers"
         found[key] = _hosts(view) if is_long else _workers(view)
+    if view.models:
+        found["models"] = _models(view.models)
     if view.queues:
         found["queues"] = _queues(view)
+    if view.budgets:
+        found["budgets"] = _budgets(view.budgets)
     if view.jobs:
         found["jobs"] = _jobs(view)
     return found
@@ -205,6 +210,32 @@ def _queues(view: FleetView) -> Table:
         ],
         elastic=(0, 1),
         right=(2, 3),
+    )
+
+
+def _models(models: Sequence[ShownModel]) -> Table:
+    return Table(
+        ("MODEL", "STATE", "JOBS WAIT", "TRIED AGAIN AT", "WHY"),
+        [
+            (one.name, one.state, f"{one.waiting:,}", trial_time(one.until), one.why)
+            for one in models
+        ],
+        elastic=(0, 4),
+        styles=["yellow"] * len(models),
+        right=(2,),
+    )
+
+
+def _budgets(budgets: Sequence[ShownBudget]) -> Table:
+    return Table(
+        ("TREE", "LIMIT", "USED", "RESERVED", "LEFT"),
+        [
+            (formatting.short_id(one.root_id), *amounts)
+            for one in budgets
+            for amounts in formatting.budget_amounts(one.budget)
+        ],
+        elastic=(1,),
+        right=(2, 3, 4),
     )
 
 

@@ -16,9 +16,8 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from google.adk.agents.context_cache_config import ContextCacheConfig
 from google.adk.models.base_llm import BaseLlm
@@ -41,17 +40,18 @@ from ..failures import (
     ModelUnresponsive,
 )
 from .access import missing_key
+from .attempts import Attempt
 from .errors import (
     PassedRequests,
     UnusableReply,
     asked_for_seconds,
     provider_words,
-    translated,
 )
 from .facts import context_window
-from .rate_limiter import LimitedRequest, RateLimiter
-from .replies import clean_reply, settle_ending, unusable
-from .reservations import ReservedRequests
+from .progress import NOBODY, watcher
+from .rate_limiter import RateLimiter
+from .replies import unusable
+from .reserved_requests import ReservedRequests
 from .states import HeldRequest, earliest
 
 GEMINI_MIN_TOKENS = 32_768
@@ -107,59 +107,9 @@ minutes."""
 TRIAL_ATTEMPTS = 2
 """Attempts of a request that tries a closed model; the second one need not stream."""
 
-WAITED_SECONDS = 0.05
-"""After a longer wait for the rate limit, whether the model is open is asked again."""
-
 UNUSABLE_ATTEMPTS = 2
 """Attempts with one model that give no usable reply: a repetition helps against a fault of the
 moment, and an agent that tells the model what was wrong asks again anyway."""
-
-
-class ModelProgress(Protocol):
-    """Gets the progress of a run's requests. It must return at once, and gets no text of them."""
-
-    def asked(self, model: str, attempt: int) -> None:
-        """A request is sent.
-
-        Args:
-            model: The model's name as requested.
-            attempt: The number of the attempt with this model, from 1.
-        """
-
-    def received(self, characters: int) -> None:
-        """A piece of the reply came, of so many characters."""
-
-    def failed(self, why: str) -> None:
-        """The attempt failed, and another one follows.
-
-        Args:
-            why: A status such as `503`, or a few words of ours.
-        """
-
-    def answered(self) -> None:
-        """The request is over, with a reply or without one."""
-
-
-_watching: ContextVar[ModelProgress | None] = ContextVar("model_progress", default=None)
-
-
-@contextmanager
-def watched_by(progress: ModelProgress | None) -> Iterator[None]:
-    """Let requests to models that begin in this context be reported.
-
-    Their replies are streamed from the services where these can, so that it is seen that they come.
-    None: nobody watches them, and they are not streamed for it.
-    """
-    token = _watching.set(progress)
-    try:
-        yield
-    finally:
-        _watching.reset(token)
-
-
-def watcher() -> ModelProgress | None:
-    """Return who watches the requests of this context; None for nobody."""
-    return _watching.get()
 
 
 def cache_settings(model: str) -> ContextCacheConfig | None:
@@ -203,31 +153,25 @@ _STATUSES_WITHOUT_STREAMS = {500, 501, 505}
 """What servers also answer to a request that they do not know, besides the 4xx."""
 
 
-class _Nobody:
-    """Watches nothing; see `ModelProgress`."""
-
-    def asked(self, model: str, attempt: int) -> None:
-        pass
-
-    def received(self, characters: int) -> None:
-        pass
-
-    def failed(self, why: str) -> None:
-        pass
-
-    def answered(self) -> None:
-        pass
-
-
-_NOBODY: ModelProgress = _Nobody()
-
-
 class _NoReply(Exception):
     """One model gave no reply, and another one may."""
 
     def __init__(self, failure: ModelFailed) -> None:
         super().__init__(failure)
         self.failure = failure
+
+
+@contextmanager
+def _another_model_may_reply() -> Iterator[None]:
+    """Let what keeps a request from being sent to a model be this model's failure only.
+
+    Raises:
+        _NoReply: The model may not be asked, or not soon.
+    """
+    try:
+        yield
+    except (ModelDenied, ModelNotOpen, ModelUnresponsive) as failure:
+        raise _NoReply(failure) from None
 
 
 class ResilientModel(BaseLlm):
@@ -295,7 +239,7 @@ class ResilientModel(BaseLlm):
                 async for response in responses:
                     yield response
         finally:
-            (watcher() or _NOBODY).answered()
+            (watcher() or NOBODY).answered()
 
     async def _first_reply(
         self, llm_request: LlmRequest, *, stream: bool
@@ -352,100 +296,109 @@ class ResilientModel(BaseLlm):
         """
         if lacking := missing_key(candidate, name):
             raise _NoReply(ModelDenied(lacking))
-        progress = watcher() or _NOBODY
-        watched = not stream and progress is not _NOBODY and self._streaming.get(name, True)
         held = HeldRequest(name)
-        await _ask(held)
+        with _another_model_may_reply():
+            await held.ask()
         attempts = self.retries.attempts
         if held.is_trial:
             attempts = min(TRIAL_ATTEMPTS, attempts)
-        for attempt in range(attempts):
-            replied = False
-            streams = stream or watched
-            # An attempt may create a cache, or fail because of one: later attempts use none.
-            request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
-            if request.config.max_output_tokens is None:
-                request.config.max_output_tokens = self.max_output_tokens
+        is_watched = watcher() is not None
+        may_stream = is_watched and self._streaming.get(name, True)
+        for number in range(attempts):
+            attempt = Attempt(
+                candidate=candidate,
+                name=name,
+                number=number,
+                request=self._request(llm_request, candidate.model, number),
+                streams=stream or may_stream,
+                passes_pieces=stream,
+                held=held,
+                reserved=reserved,
+                rate_limiter=self.rate_limiter,
+                reply_seconds=self.retries.reply_seconds,
+                stream_pause_seconds=self.retries.stream_pause_seconds,
+            )
+            with _another_model_may_reply():
+                await attempt.begin(None if is_last else self.retries.max_delay_seconds)
             try:
-                await reserved.reserve(request)
-            except ModelDenied as unpriced:
-                raise _NoReply(unpriced) from None
-            limited = LimitedRequest(self.rate_limiter, name, request)
-            asked_at = time.monotonic()
-            if not await self._may_send(limited, is_last=is_last):
-                raise _NoReply(ModelUnresponsive(f"The rate limit of {name} delays the request."))
-            if attempt or time.monotonic() - asked_at > WAITED_SECONDS:
-                await _ask(held)
-            progress.asked(name, attempt + 1)
-            reserved.sent()
-            try:
-                responses = self._responses(candidate, request, streams)
+                responses = attempt.responses()
                 async with contextlib.aclosing(responses):
                     async for response in responses:
-                        await reserved.note(response)
-                        await held.answered()
-                        if response.partial:
-                            progress.received(_characters(response))
-                            if not stream:  # streamed for who watches only
-                                continue
-                        replied = replied or not response.partial
-                        limited.note(response)
                         yield response
-            except Exception as error:
-                if error is reserved.fault:
-                    raise
-                await reserved.failed(error)
-                failure = translated(error, candidate.model)
-                progress.failed(str(failure.status or "no usable reply"))
-                if watched and not replied and self._may_not_stream(name, failure):
-                    watched = False  # perhaps it answers if it need not stream
-                    await limited.failed(error)
+            except Exception as error:  # noqa: BLE001 - what it means is decided below
+                failure = await attempt.failed(error)
+                if self._may_not_stream(attempt, failure):
+                    may_stream = False  # perhaps it answers if it need not stream
                     continue
-                failure = self._passed.suspected(failure, error, name, request)
-                await limited.failed(error)
-                is_cached = request.config.cached_content is not None
-                is_denied = isinstance(failure, ModelDenied) and not is_cached
-                if is_denied:
-                    self._denied_until[name] = time.monotonic() + DENIED_SECONDS
-                is_too_long = isinstance(failure, ModelContextExceeded)
-                if isinstance(failure, ModelContextSuspected):
-                    is_too_long = not is_cached  # the cache is suspected first
-                # From None: the original's text may quote the key.
-                if not replied and (is_denied or is_too_long):
-                    raise _NoReply(await held.failed(failure)) from None
-                if held.is_held and not replied and self._is_long(failure):
-                    raise _NoReply(await held.failed(failure)) from None
-                if replied or not (failure.retryable or is_cached):
-                    raise failure from None
-                if isinstance(failure, ModelReplyUnusable) and attempt + 1 >= UNUSABLE_ATTEMPTS:
-                    _log_unusable(candidate.model, error)
-                    if not is_last:
-                        raise _NoReply(failure) from None
-                    reply = error if isinstance(error, UnusableReply) else None
-                    yield unusable(candidate.model, provider_words(error), reply)
+                failure = self._passed.suspected(failure, error, name, attempt.request)
+                reply = await self._without_repetition(attempt, failure, error, is_last=is_last)
+                if reply is not None:
+                    yield reply
                     return
-                if attempt + 1 < attempts:
+                if number + 1 < attempts:
                     held.is_repeated()
-                    await self._pause(failure, attempt, asked_for_seconds(error))
+                    await self._pause(failure, number, asked_for_seconds(error))
             else:
-                if not stream and progress is not _NOBODY:
-                    self._streaming[name] = streams
-                self._passed.add(name, request)
-                await limited.answered()
+                if not stream and is_watched:
+                    self._streaming[name] = attempt.streams
+                self._passed.add(name, attempt.request)
+                await attempt.succeeded()
                 return
         raise _NoReply(await held.failed(failure))
+
+    def _request(self, llm_request: LlmRequest, model: str, number: int) -> LlmRequest:
+        """Return the request of an attempt."""
+        # An attempt may create a cache, or fail because of one: later attempts use none.
+        request = _copy(llm_request, model, may_cache=number == 0)
+        if request.config.max_output_tokens is None:
+            request.config.max_output_tokens = self.max_output_tokens
+        return request
+
+    async def _without_repetition(
+        self, attempt: Attempt, failure: ModelFailed, error: Exception, *, is_last: bool
+    ) -> LlmResponse | None:
+        """Return what a model replies that gives no usable reply; None if it is to be asked again.
+
+        Raises:
+            _NoReply: It is not asked again, and another model may reply.
+            ModelFailed: No other model would.
+        """
+        is_cached = attempt.request.config.cached_content is not None
+        is_denied = isinstance(failure, ModelDenied) and not is_cached
+        if is_denied:
+            self._denied_until[attempt.name] = time.monotonic() + DENIED_SECONDS
+        is_too_long = isinstance(failure, ModelContextExceeded)
+        if isinstance(failure, ModelContextSuspected):
+            is_too_long = not is_cached  # the cache is suspected first
+        is_held_long = attempt.held.is_held and self._is_long(failure)
+        # From None: the original's text may quote the key.
+        if not attempt.has_replied and (is_denied or is_too_long or is_held_long):
+            raise _NoReply(await attempt.held.failed(failure)) from None
+        if attempt.has_replied or not (failure.retryable or is_cached):
+            raise failure from None
+        if not isinstance(failure, ModelReplyUnusable) or attempt.number + 1 < UNUSABLE_ATTEMPTS:
+            return None
+        model = attempt.candidate.model
+        _log_unusable(model, error)
+        if not is_last:
+            raise _NoReply(failure) from None
+        reply = error if isinstance(error, UnusableReply) else None
+        return unusable(model, provider_words(error), reply)
 
     def _is_long(self, failure: ModelFailed) -> bool:
         """Return whether a service asks to wait for longer than a request does in its place."""
         wait = failure.wait_seconds
         return failure.retryable and wait is not None and wait > self.retries.max_delay_seconds
 
-    def _may_not_stream(self, name: str, failure: ModelFailed) -> bool:
-        """Return whether a request may have failed because a streamed reply was asked for.
+    def _may_not_stream(self, attempt: Attempt, failure: ModelFailed) -> bool:
+        """Return whether a request may have failed because it was streamed for who watches only.
 
         Servers say that in any words, and with any status. A model that has streamed before does.
         """
-        if name in self._streaming or isinstance(failure, ModelDenied | ModelContextExceeded):
+        is_for_watcher = attempt.streams and not attempt.passes_pieces
+        if not is_for_watcher or attempt.has_replied or attempt.name in self._streaming:
+            return False
+        if isinstance(failure, ModelDenied | ModelContextExceeded):
             return False
         is_about_request = isinstance(failure, ModelRefused | ModelReplyUnusable)
         return is_about_request or failure.status in _STATUSES_WITHOUT_STREAMS
@@ -454,64 +407,6 @@ class ResilientModel(BaseLlm):
         """Wait before the next attempt."""
         if failure.retryable:
             await asyncio.sleep(self.retries.delay(attempt, asked_for))
-
-    async def _may_send(self, limited: LimitedRequest, *, is_last: bool) -> bool:
-        """Wait for the rate limiter; return False after a while if another model can be asked."""
-        patience = None if is_last else self.retries.max_delay_seconds
-        try:
-            async with asyncio.timeout(patience) as limit:
-                await limited.wait()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return False
-        return True
-
-    async def _responses(
-        self, candidate: BaseLlm, request: LlmRequest, stream: bool
-    ) -> AsyncGenerator[LlmResponse, None]:
-        """Yield one attempt's responses; raise if the service is silent too long or sends none."""
-        limit = self.retries.reply_seconds
-        replied = False
-        responses = candidate.generate_content_async(request, stream=stream)
-        async with contextlib.aclosing(responses):
-            while True:
-                try:
-                    async with asyncio.timeout(limit) as patience:
-                        response = await anext(responses)
-                except StopAsyncIteration:
-                    if not replied:  # as clients do with a stream that they cannot read
-                        raise ConnectionError("no reply came") from None
-                    return
-                except TimeoutError:
-                    if not patience.expired():
-                        raise
-                    raise TimeoutError(f"nothing came for {limit:g} s") from None
-                response.model_version = candidate.model
-                clean_reply(response)
-                if not response.partial:
-                    settle_ending(response)
-                replied = replied or not response.partial
-                yield response
-                limit = self.retries.stream_pause_seconds
-
-
-async def _ask(held: HeldRequest) -> None:
-    """Ask whether a request may be sent.
-
-    Raises:
-        _NoReply: It may not, and another model may be asked.
-    """
-    try:
-        await held.ask()
-    except ModelNotOpen as closed:
-        raise _NoReply(closed) from None
-
-
-def _characters(response: LlmResponse) -> int:
-    """Return how much of a reply a piece of it is."""
-    parts = (response.content.parts if response.content else None) or []
-    return sum(len(part.text or "") for part in parts)
 
 
 def _may_help(model: str, failures: Sequence[tuple[str, ModelFailed]]) -> bool:

@@ -30,12 +30,14 @@ from a2a.utils.task import validate_page_size
 
 from ...cancellation import cancel_and_wait
 from ...client.job_pages import JobFilter
+from ...jobs.budget import BudgetState
 from ...jobs.changes import ChangeBundle, MalformedBundle, PatchFailed
 from ...jobs.failure_texts import what_happened
 from ...jobs.failures import BlobMissing
 from ...jobs.result import JobResult
 from ...jobs.state import LIVE_STATES, JobRecord, JobState
 from ...jobs.store.journal import EventType, JournalEvent
+from ...jobs.store.model_states import ClosedModel
 from ...server.event_feed import ChangedJobs
 from ...server.owned_jobs import OwnedJobs
 from ...server.pages import make_cursor, read_cursor
@@ -69,6 +71,8 @@ DEFAULT_PAGE_SIZE = 50
 MAX_COUNTED = 5_000
 """The most tasks that are counted for one answer: as many records as for a page of jobs."""
 NANOSECONDS = 1_000_000_000
+SHOWN_MODELS = 3
+"""The most models that a task names for which it waits."""
 
 JOB_STATES: Mapping[int, frozenset[JobState]] = {
     TaskState.TASK_STATE_SUBMITTED: frozenset({JobState.QUEUED}),
@@ -154,6 +158,8 @@ class Snapshot:
     """The last journal entry that the task accounts for."""
     waiting: frozenset[str]
     """The approvals that it requests."""
+    models: str
+    """The models for which it waits, as a text."""
 
     @property
     def has_ended(self) -> bool:
@@ -187,30 +193,53 @@ class TaskView:
         messages, after = await history(self.jobs, await self.jobs.get(job_id), history_length)
         record = await self.jobs.get(job_id)
         waiting = [] if record.state.is_terminal else await waiting_below(self.jobs, record)
-        task = await self.listed(record, waiting, artifacts=True)
+        models = await self.awaited_models(record)
+        budget = await self.jobs.budget(job_id)
+        task = await self.listed(record, waiting, models, budget, artifacts=True)
         task.history.extend([] if history_length == 0 else messages)
-        return Snapshot(task, record, after, frozenset(one.approval.id for one in waiting))
+        asked = frozenset(one.approval.id for one in waiting)
+        return Snapshot(task, record, after, asked, awaited_text(models))
+
+    async def awaited_models(self, record: JobRecord) -> list[ClosedModel]:
+        """Return the models for which a task waits: its job, and those below it."""
+        if record.state.is_terminal:
+            return []
+        return await self.jobs.models_awaited_in_tree(record.id)
 
     async def listed(
-        self, record: JobRecord, waiting: list[AwaitedCall], *, artifacts: bool = False
+        self,
+        record: JobRecord,
+        waiting: list[AwaitedCall],
+        models: list[ClosedModel],
+        budget: BudgetState,
+        *,
+        artifacts: bool = False,
     ) -> Task:
         """Return a job as a task of a list, without its history."""
         result = await self.jobs.result(record.id) if record.state.is_terminal else None
         task = Task(id=record.id, context_id=job_context(record))
-        task.status.CopyFrom(self.status(record, waiting, result))
+        task.status.CopyFrom(self.status(record, waiting, models, result))
         task.metadata.update({"fanout.agent": record.agent, "fanout.state": record.state.value})
+        if limited := budget.if_limited():
+            shown = limited.model_dump(mode="json", exclude_none=True)
+            task.metadata.update({"fanout.budget": shown})
         if artifacts and result is not None:
             task.artifacts.extend(await make_artifacts(self.jobs, result, self._base_url))
         return task
 
     def status(
-        self, record: JobRecord, waiting: list[AwaitedCall], result: JobResult | None = None
+        self,
+        record: JobRecord,
+        waiting: list[AwaitedCall],
+        models: list[ClosedModel],
+        result: JobResult | None = None,
     ) -> TaskStatus:
         """Return the status of a job.
 
         Args:
             record: The job.
             waiting: The calls of it and of jobs below it that wait for a decision.
+            models: The models for which it and jobs below it wait.
             result: Its result when it has ended.
         """
         if waiting and not record.state.is_terminal:
@@ -225,7 +254,34 @@ class TaskView:
         )
         if record.state.is_terminal and record.state is not JobState.SUCCEEDED:
             status.message.CopyFrom(_failure(record, result))
+        elif models:
+            status.message.CopyFrom(_model_wait(record, models))
         return status
+
+
+def awaited_text(models: list[ClosedModel]) -> str:
+    """Return the models for which a task waits as a text for people; empty without any."""
+    return "; ".join(one.waiting_sentence for one in models[:SHOWN_MODELS])
+
+
+def _model_wait(record: JobRecord, models: list[ClosedModel]) -> Message:
+    """Return what a task waits for, and until when: the first of its models may be open again."""
+    text, first = awaited_text(models), models[0]
+    message = Message(
+        message_id=f"{record.id}:waits:{first.until:.0f}",
+        task_id=record.id,
+        context_id=job_context(record),
+        role=Role.ROLE_AGENT,
+        parts=[Part(text=text[0].upper() + text[1:] + ".")],
+    )
+    message.metadata.update(
+        {
+            "fanout.waits_for_model": first.name,
+            "fanout.model_state": str(first.state),
+            "fanout.waits_until": first.until,
+        }
+    )
+    return message
 
 
 def _failure(record: JobRecord, result: JobResult | None) -> Message:
@@ -264,9 +320,11 @@ async def list_tasks(view: TaskView, params: ListTasksRequest) -> ListTasksRespo
     wanted = JobFilter(states=states, labels=labels, roots_only=True)
     page = await view.jobs.page(wanted, position, size)
     waiting = await waiting_calls(view.jobs)
-    for record in page.records:
+    budgets = await view.jobs.budgets(page.records)
+    for record, budget in zip(page.records, budgets, strict=True):
         below = [one for one in waiting if one.record.root_id == record.root_id]
-        await _add(response, view, params, record, [] if record.state.is_terminal else below)
+        asked = [] if record.state.is_terminal else below
+        await _add(response, view, params, record, asked, budget)
     response.next_page_token = make_cursor(page.next) or ""
     response.total_size = await view.jobs.count(wanted, MAX_COUNTED)
     return response
@@ -278,13 +336,15 @@ async def _add(
     params: ListTasksRequest,
     record: JobRecord,
     waiting: list[AwaitedCall],
+    budget: BudgetState,
 ) -> None:
     after = params.status_timestamp_after
     if params.HasField("status_timestamp_after") and (
         state_changed_time(record) < after.ToNanoseconds() / NANOSECONDS
     ):
         return
-    task = await view.listed(record, waiting, artifacts=params.include_artifacts)
+    models = [] if record.waits_until is None else await view.jobs.awaited_models([record])
+    task = await view.listed(record, waiting, models, budget, artifacts=params.include_artifacts)
     if params.status and task.status.state != params.status:
         return
     if params.history_length:
@@ -325,6 +385,7 @@ class TaskUpdates:
         self._record = start.record
         self._after = start.after
         self._asked = start.waiting
+        self._models = start.models
         self._elsewhere: set[str] = set()
 
     async def follow(self) -> AsyncGenerator[Update]:
@@ -389,18 +450,20 @@ class TaskUpdates:
         return bool(mine)
 
     async def _question(self) -> TaskStatusUpdateEvent | None:
-        """Return the status when other decisions are awaited than those that the client knows."""
+        """Return the status when other decisions or models are awaited than the client knows."""
         record = await self._view.jobs.get(self._record.id)
         if record.state.is_terminal:
             return None  # the journal shows it
         waiting = await waiting_below(self._view.jobs, record)
+        models = await self._view.awaited_models(record)
         ids = frozenset(one.approval.id for one in waiting)
-        if ids == self._asked:
-            return None
         known, self._asked = self._asked, ids
-        if ids and ids < known:
+        told, self._models = self._models, awaited_text(models)
+        if ids and ids <= known:
             return None  # some of them were answered: the others still wait
-        return self._status(self._view.status(record, waiting))
+        if ids == known and told == self._models:
+            return None
+        return self._status(self._view.status(record, waiting, models))
 
     async def _told(self, entry: JournalEvent) -> list[TaskStatusUpdateEvent]:
         """Return the update for the client in an entry."""

@@ -76,6 +76,7 @@ ScriptText = Annotated[
     str, Field(description=texts.SCRIPT, min_length=1, max_length=MAX_SCRIPT_BYTES)
 ]
 Inputs = Annotated[dict[str, Any] | None, Field(description=texts.INPUTS)]
+Reuse = Annotated[bool, Field(description=texts.REUSE)]
 Labels = Annotated[dict[str, str] | None, Field(description=texts.LABELS)]
 Timeout = Annotated[float | None, Field(description=texts.TIMEOUT, gt=0)]
 Continues = Annotated[str | None, Field(description=texts.CONTINUES)]
@@ -151,6 +152,7 @@ class _GivenScript(NamedTuple):
 
     source: str
     inputs: dict[str, Any] | None
+    reuse: bool
 
 
 class SubmitTools(DoorTools):
@@ -198,6 +200,7 @@ class SubmitTools(DoorTools):
         *,
         script: ScriptText,
         inputs: Inputs = None,
+        reuse: Reuse = False,
         workspace: Workspace = None,
         model: Model = None,
         labels: Labels = None,
@@ -218,7 +221,7 @@ class SubmitTools(DoorTools):
             "idempotency_key": idempotency_key,
         }
         async with self._door.open(context) as opened:
-            return await _submit(opened, fields, workspace, _GivenScript(script, inputs))
+            return await _submit(opened, fields, workspace, _GivenScript(script, inputs, reuse))
 
     async def submit_job(
         self,
@@ -277,6 +280,7 @@ async def _submit(
         stored = await _start_files(opened, spec, workspace)
         spec = request.spec(**stored.start.update())
     if script is not None:
+        spec = spec.model_copy(update={"reuse": script.reuse})
         spec = await opened.jobs.script_job(script.source, script.inputs, spec)
     job_id = (await opened.jobs.submit_many([spec]))[0]
     return Submitted(
@@ -378,7 +382,9 @@ class WaitTools(DoorTools):
             while True:
                 below = await jobs_below(opened.jobs, job_id)
                 elapsed = clock() - begin
-                await context.report_progress(elapsed, timeout_seconds, progress_line(below))
+                models = await opened.jobs.awaited_models(below)
+                line = progress_line(below, models)
+                await context.report_progress(elapsed, timeout_seconds, line)
                 waiting = await list_approvals(opened.jobs, below)
                 if waiting and asking.is_possible:
                     question = await asking.ask(waiting)
@@ -396,8 +402,9 @@ class WaitTools(DoorTools):
         return JobReport.of(
             await jobs.get(job_id),
             below,
+            await jobs.awaited_models(below),
             result,
-            await jobs.usage(job_id),
+            await jobs.budget(job_id),
             await list_approvals(jobs, below),
             is_local=self._door.is_local,
         )

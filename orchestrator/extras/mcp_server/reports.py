@@ -10,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from ...jobs.approvals import Approval
 from ...jobs.bounds import cut_text, fit, json_bytes
+from ...jobs.budget import BudgetLeft, BudgetState
 from ...jobs.changes import FileChange
 from ...jobs.failure_texts import what_happened
 from ...jobs.result import JobResult, Usage
 from ...jobs.state import JobRecord, JobState
+from ...jobs.store.model_states import ClosedModel
 from ...shortening import one_line
 from ...valid_text import printable
 
@@ -33,6 +35,12 @@ ACTIVITY_CHARACTERS = 60
 """The longest activity of a running job in a line of progress."""
 
 
+UNTIL = (
+    "When the model for which it waits is tried again, in seconds since 1970; it then goes on by "
+    "itself. null: it waits for no model."
+)
+
+
 class _Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,6 +54,7 @@ class JobLine(_Report):
     description: str
     state: str
     waiting_for: str | None
+    waits_until: float | None = Field(description=UNTIL)
     reason: str | None
     labels: dict[str, str]
     submitted_at: float
@@ -60,6 +69,7 @@ class JobLine(_Report):
             description=one_line(printable(record.description), SHOWN_CHARACTERS),
             state=record.state,
             waiting_for=record.waiting_for,
+            waits_until=record.waits_until,
             reason=record.reason,
             labels=record.labels,
             submitted_at=record.submitted_at,
@@ -178,10 +188,14 @@ class JobReport(_Report):
     state: str
     ended: bool
     waiting_for: str | None
-    progress: str = Field(description="What the job and those below it do now.")
+    waits_until: float | None = Field(description=UNTIL)
+    progress: str = Field(description="What the job and those below it do now, or wait for.")
     approvals: list[WaitingCall] = Field(description="Calls that wait for a person's decision.")
     result: JobOutcome | None
     usage: Usage = Field(description="Of the job and those below it.")
+    budget: BudgetLeft | None = Field(
+        description="What of its limits is reserved for model calls, and left; null: it has none."
+    )
     links: dict[str, str] = Field(description="Resources with the complete texts.")
     next: str = Field(description="What to do now.")
 
@@ -190,8 +204,9 @@ class JobReport(_Report):
         cls,
         record: JobRecord,
         below: Sequence[JobRecord],
+        models: Sequence[ClosedModel],
         result: JobResult | None,
-        usage: Usage,
+        budget: BudgetState,
         approvals: Sequence[Approval] = (),
         *,
         is_local: bool = False,
@@ -201,8 +216,9 @@ class JobReport(_Report):
         Args:
             record: The job.
             below: The job and those below it.
+            models: The models for which some of these wait.
             result: Its result, when it has ended.
-            usage: Their usage together.
+            budget: Their budget, with what they have used together.
             approvals: The calls of these jobs that wait for a decision.
             is_local: Whether the client can merge the changes with a tool.
         """
@@ -214,20 +230,33 @@ class JobReport(_Report):
             state=record.state if result is None else result.state,
             ended=result is not None,
             waiting_for=record.waiting_for,
-            progress=progress_line(below),
+            waits_until=record.waits_until,
+            progress=progress_line(below, models),
             approvals=[WaitingCall.of(one) for one in approvals[:MAX_APPROVALS]],
             result=outcome,
-            usage=usage,
+            usage=budget.used,
+            budget=budget.left(),
             links=links(record.id),
-            next=_next_step(outcome, approvals, is_local=is_local),
+            next=_next_step(outcome, approvals, models, is_local=is_local),
         )
 
 
-def _next_step(outcome: JobOutcome | None, approvals: Sequence[Approval], *, is_local: bool) -> str:
+def _next_step(
+    outcome: JobOutcome | None,
+    approvals: Sequence[Approval],
+    models: Sequence[ClosedModel],
+    *,
+    is_local: bool,
+) -> str:
     if outcome is None and approvals:
         return (
             "Show the waiting calls to your user, and pass on the decision with respond_approval; "
             "then wait_job again."
+        )
+    if outcome is None and models:
+        return (
+            "Not ended: tell your user what it waits for. It goes on by itself when the model "
+            "answers again; call wait_job later."
         )
     if outcome is None:
         return "Not ended: call wait_job again, or do something else in the meantime."
@@ -283,11 +312,12 @@ def links(job_id: str) -> dict[str, str]:
     return {what: f"fanout://jobs/{job_id}/{what}" for what in ("result", "logs", "patch")}
 
 
-def progress_line(records: Sequence[JobRecord]) -> str:
-    """Return the activities of some jobs, in one line."""
+def progress_line(records: Sequence[JobRecord], models: Sequence[ClosedModel] = ()) -> str:
+    """Return the activities of some jobs in one line, with the models for which some wait."""
     counts = Counter(record.state for record in records)
     states = ", ".join(f"{counts[state]} {state}" for state in JobState if counts[state])
-    return printable("; ".join([states, *_activities(records)]))
+    waits = [one.waiting_sentence for one in models[:ACTIVE_SHOWN]]
+    return printable("; ".join([states, *waits, *_activities(records)]))
 
 
 def _activities(records: Iterable[JobRecord]) -> list[str]:

@@ -53,6 +53,9 @@
 --   dispatch:before:<job>    set: the queued jobs that await a job's end
 --   dispatch:predecessors    sorted set: the jobs with such, by when to look whether they have ended: at
 --                    once when they have
+--   dispatch:answered:<call>   string: the newest job that has answered a call of a script, by the digest of
+--                    the call; deleted with the job
+--   journal:script:<job>     string: how a script stands, as its worker has summarised it
 --   journal:payloads:<job>   hash: the long values in a job's journal, compressed, by the SHA-256 of each
 --   journal:with_payloads    sorted set: the jobs that have them, by when it was last seen that they exist
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch
@@ -108,9 +111,6 @@ local COMES_AFTER = '3'
 -- starts it again within that time, which takes ten seconds on a busy machine.
 local POOL_KEPT_SECONDS = 30
 
--- The most that the clock of leases advances from one script to the next.
-local LEASE_STEP_MS = 1000
-
 -- How long a job rests that a worker could not read, while another one may be able to.
 local REST_MS = 500
 
@@ -123,16 +123,6 @@ local MOST_LISTED = 500
 
 -- The most events of a journal that is copied when its job ends: of a longer one, 4 KiB are little.
 local SHORT_JOURNAL = 32
-
--- Advances the clock of leases, in milliseconds, and returns it. It runs while scripts do: a lease
--- does not lapse while Redis hangs or is unavailable, nor because the time of its machine is set.
-local function lease_clock()
-  local now, clock = now_ms(), redis.call('HMGET', key('lease_clock'), 'at', 'elapsed')
-  local step = math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))
-  local elapsed = (clock[2] or 0) + step
-  redis.call('HSET', key('lease_clock'), 'at', now, 'elapsed', elapsed)
-  return elapsed
-end
 
 -- Lets the rest of a script write although Redis has no memory left. Redis checks that before the
 -- first write of a script, and here that is one which cannot need memory. Scripts that renew, end or
@@ -491,64 +481,6 @@ local function leave_lane(id, root, class, tenant)
   if redis.call('ZREM', lane, id) == 1 and redis.call('EXISTS', lane) == 0 then
     redis.call('SREM', key('lanes', root), class .. ':' .. tenant)
     withdraw_tree(root, class, tenant)
-  end
-end
-
--- Starts the clock of a parked job: its time runs while the time of a child that it waits for does,
--- not while it waits for a person. The reaper looks at the job at its deadline, and when it wanted to
--- be resumed (wake_at).
-local function start_clock(id)
-  if redis.call('HSETNX', key('job', id), 'clock_from', now_ms()) == 0 then return end
-  local job = redis.call('HMGET', key('job', id), 'timeout_ms', 'ran_ms', 'wake_at')
-  local at = job[1] and now_ms() + job[1] - job[2]
-  local wake = job[3] and tonumber(job[3])
-  if wake and (not at or wake < at) then at = wake end
-  if at then redis.call('ZADD', key('deadlines'), at, id) end
-end
-
--- Holds the clock of a parked job: the elapsed time counts as running time.
-local function hold_clock(id)
-  redis.call('ZREM', key('deadlines'), id)
-  local job = redis.call('HMGET', key('job', id), 'clock_from', 'wake_at')
-  if job[1] then redis.call('HINCRBY', key('job', id), 'ran_ms', now_ms() - job[1]) end
-  redis.call('HDEL', key('job', id), 'clock_from')
-  if job[2] then redis.call('ZADD', key('deadlines'), job[2], id) end
-end
-
--- Returns whether the time of a job runs that this one waits for.
-local function awaits_work(id)
-  for _, child in ipairs(redis.call('SMEMBERS', key('dispatch', 'working', id))) do
-    if redis.call('SISMEMBER', key('awaited', id), child) == 1 then return true end
-  end
-  return false
-end
-
--- The time of a job begins to run: so does that of those that wait for it.
-local function begin_work(id)
-  while true do
-    local parent = redis.call('HGET', key('job', id), 'parent')
-    if not parent or parent == '' then return end
-    redis.call('SADD', key('dispatch', 'working', parent), id)
-    local above = redis.call('HMGET', key('job', parent), 'state', 'approvals', 'clock_from')
-    if above[1] ~= 'waiting' or above[2] ~= '' or above[3]
-        or redis.call('SISMEMBER', key('awaited', parent), id) == 0 then
-      return
-    end
-    start_clock(parent)
-    id = parent
-  end
-end
-
--- The time of a job stands: so does that of those that wait for nothing else.
-local function end_work(id)
-  while true do
-    local parent = redis.call('HGET', key('job', id), 'parent')
-    if not parent or parent == '' then return end
-    if redis.call('SREM', key('dispatch', 'working', parent), id) == 0 then return end
-    local above = redis.call('HMGET', key('job', parent), 'state', 'clock_from')
-    if above[1] ~= 'waiting' or not above[2] or awaits_work(parent) then return end
-    hold_clock(parent)
-    id = parent
   end
 end
 
@@ -919,32 +851,6 @@ local function store_child(child, entry, parent, job, most, most_of_tree)
   enqueue({child}, '')
   add_event(parent, job.attempt, 'child.submitted', entry)
   return 'queued'
-end
-
--- Starts the clock of a parked job, with those of the jobs that wait for it, if it waits for one whose
--- time runs.
-local function resume_clock(id)
-  if awaits_work(id) then
-    start_clock(id)
-    begin_work(id)
-  else
-    hold_clock(id)
-  end
-end
-
--- Stops the clock of a parked job; the elapsed time counts as running time.
-local function stop_clock(id)
-  redis.call('HDEL', key('job', id), 'wake_at')
-  hold_clock(id)
-  redis.call('HDEL', key('job', id), 'timeout_ms', 'late')
-  end_work(id)
-end
-
--- Has a parked job looked at in that many milliseconds by the reaper, or sooner.
-local function wake_in(id, delay)
-  local at = now_ms() + delay
-  if redis.call('HSETNX', key('job', id), 'wake_at', at) == 0 then return end
-  redis.call('ZADD', key('deadlines'), 'LT', at, id)
 end
 
 -- Updates how many children a parked job waits for. When none is left, requeues the job, unless it

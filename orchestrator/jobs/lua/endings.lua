@@ -61,7 +61,8 @@ end
 -- Deletes all that is stored of a job that has ended.
 local function forget_job(id)
   count_state(id)
-  local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency', 'owned', 'bytes')
+  local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency', 'owned', 'bytes',
+    'answered_call')
   for _, index in ipairs({'ended', 'jobs', 'ids', 'ids_by_end', 'uncollected'}) do
     redis.call('ZREM', key(index), id)
   end
@@ -78,8 +79,12 @@ local function forget_job(id)
   if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
   if job[4] then redis.call('ZREM', key('owned', job[4]), id) end
   if job[5] then count_stored(job[4], -1, -job[5]) end
+  if job[6] then
+    local answered = key('dispatch', 'answered', job[6])
+    if redis.call('GET', answered) == id then redis.call('DEL', answered) end
+  end
   redis.call('UNLINK', key('job', id), key('spec', id), key('result', id), key('journal', id),
-    key('journal', 'payloads', id), key('children', id), key('notify', 'of', id),
+    key('journal', 'payloads', id), key('journal', 'script', id), key('children', id), key('notify', 'of', id),
     key('dispatch', 'calls', id), key('dispatch', 'working', id))
   if id ~= job[1] then redis.call('DEL', key('usage', id), key('dispatch', 'reserved', id)) end
 end

@@ -22,7 +22,7 @@ if job.is_cancelled then
   return 'cancelled'
 end
 redis.call('HSET', key('job', id), 'ran_ms', job.ran)
-local any, has_arrived = ARGV[11], false
+local any, is_answered, has_ended = ARGV[11], false, false
 local open, first_started, asked = {}, 14 + 2 * ARGV[12], nil
 local first_child = first_started + ARGV[13]
 for first = 14, first_started - 1, 2 do
@@ -37,13 +37,13 @@ for first = 14, first_started - 1, 2 do
     redis.call('ZADD', key('approvals'), 'NX', now + #open / 1000, approval)
     open[#open + 1] = approval
   else
-    has_arrived = true
+    is_answered = true
   end
 end
 local awaited = 0
 local function await(child, state)
   if ENDED[state] then
-    has_arrived = true
+    has_ended = true
     report_child(id, child, state)
   elseif state then
     awaited = awaited + redis.call('SADD', key('awaited', id), child)
@@ -70,7 +70,7 @@ redis.call('HSET', key('job', id), 'state', 'waiting', 'dispatched', 0, 'token',
   'host', '', 'waiting_for', why, 'approvals', table.concat(open, ' '), 'approvals_kept', kept,
   'awaited', awaited)
 if any ~= '' then redis.call('HSET', key('job', id), 'wake_any', any) end
-if (#open == 0 and awaited == 0) or (any ~= '' and has_arrived) then
+if (#open == 0 and awaited == 0) or (any ~= '' and is_answered) or (any == '0' and has_ended) then
   redis.call('DEL', key('awaited', id))
   requeue(id, job.root, attempt, 'what it waited for is done')
   return 'queued'
@@ -80,6 +80,7 @@ if ARGV[8] ~= '' then
 end
 if ARGV[10] ~= '' then redis.call('HSET', key('job', id), 'wake_at', ARGV[10]) end
 if #open == 0 then resume_clock(id) end
+if any ~= '' and has_ended then wake_in(id, any) end
 journal(id, attempt, {state = 'waiting', reason = why})
 if asked then
   notify(id, 'approval', asked, id)

@@ -127,7 +127,7 @@ class _BatchingRedis(Redis):
 
 def _copied(error: BaseException) -> BaseException:
     """Return a separate copy of an error for each caller: raising it adds a traceback to it."""
-    copied = copy(error)
+    copied = copy(error).with_traceback(error.__traceback__)
     copied.__cause__, copied.__context__ = error.__cause__, error.__context__
     copied.__suppress_context__ = error.__suppress_context__
     return copied

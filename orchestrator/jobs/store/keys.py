@@ -39,6 +39,10 @@ class Keys:
         """Hash: the long values in a job's journal, compressed, by the SHA-256 of each."""
         return f"{self.prefix}:journal:payloads:{job_id}"
 
+    def script_summary(self, job_id: str) -> str:
+        """String: how a script stands, as its worker has summarised it."""
+        return f"{self.prefix}:journal:script:{job_id}"
+
     def journal_changed(self, job_id: str) -> str:
         """Channel: published when a job's journal has a new event."""
         return f"{self.prefix}:bell:{job_id}"
@@ -254,6 +258,10 @@ class Keys:
     def model_accesses(self, pool: str) -> str:
         """Hash: `<agent> <model>` -> what such jobs of a pool's workers have waited for."""
         return f"{self.prefix}:dispatch:model_accesses:{pool}"
+
+    def answered_call(self, call: str) -> str:
+        """String: the newest job that has answered a call of a script, by the call's digest."""
+        return f"{self.prefix}:dispatch:answered:{call}"
 
     @property
     def stored_jobs(self) -> str:

@@ -54,6 +54,7 @@ from ..result import (
 from ..spec import JobSpec, TreeBounds
 from ..state import JobState
 from ..worker_info import WorkerAbility, WorkerInfo
+from .answered_calls import AnsweredCalls
 from .connection import identity
 from .keys import Keys
 from .lua_scripts import Scripts, milliseconds
@@ -61,7 +62,8 @@ from .memory import ADVICE
 from .model_states import ClosedModel
 from .records import NOTHING, Records, Stored
 from .redis_errors import redis_failures
-from .reservations import ReservationStore
+from .reservation_store import ReservationStore
+from .script_summaries import ScriptSummaries
 from .stored import (
     Submission,
     entry_of_child,
@@ -222,6 +224,8 @@ class Ledger(Records):
         self._scripts = Scripts(redis, keys, SCRIPTS)
         self._run = self._scripts.run
         self.reservations = ReservationStore(redis, keys)
+        self.answered_calls = AnsweredCalls(redis, keys)
+        self.script_summaries = ScriptSummaries(redis, keys)
         self._registered: dict[str, str] = {}
         """Worker -> the digest of its registration, as this process has last sent it."""
 

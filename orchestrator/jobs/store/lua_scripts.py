@@ -14,6 +14,8 @@ from ...valid_text import clean
 from .keys import Keys
 from .redis_errors import redis_failures
 
+PARTS = ("base", "fleet", "models", "clocks", "common", "endings", "graph", "reopening")
+"""What all scripts may use, by file: each part may use those before it."""
 _DEFINITION = re.compile(
     r"^local (?:function )?(?P<name>\w+).*\n(?:(?!local |--|\n).*\n)*", re.MULTILINE
 )
@@ -63,7 +65,7 @@ def script_source(name: str, shared: tuple[str, ...] = ()) -> str:
     script = (folder / f"{name}.lua").read_text("utf-8")
     definitions = [
         definition
-        for part in ("base", "fleet", "models", "common", "endings", "graph", "reopening", *shared)
+        for part in PARTS + shared
         for definition in _DEFINITION.finditer((folder / f"{part}.lua").read_text("utf-8"))
     ]
     used, needed = _words(script), []

@@ -8,14 +8,16 @@ was revoked. Until then one request at a time tries it, and the first that is an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from redis.asyncio import Redis
 
+from ...shortening import count
 from ..bounds import MAX_REASON_CHARACTERS, cut_text
 from .keys import Keys
 from .lua_scripts import Scripts, milliseconds
@@ -87,7 +89,13 @@ class ClosedModel:
     @property
     def sentence(self) -> str:
         """What a job waits for, as a text for people."""
-        return f"model {self.name}, which {self.why}; it is tried again at {_at(self.until)}"
+        return f"model {self.name}, which {self.why}; it is tried again at {trial_time(self.until)}"
+
+    @property
+    def waiting_sentence(self) -> str:
+        """How many jobs wait for it, as a text for people."""
+        waits = "waits" if self.waiting == 1 else "wait"
+        return f"{count(self.waiting, 'job')} {waits} for {self.sentence}"
 
 
 class ModelStates:
@@ -191,6 +199,20 @@ class ModelStates:
             accesses: Any = await self._redis.zrange(self._keys.models_closed, 0, -1)
         return list((await self.of(accesses)).values())
 
+    async def awaited(self, job_ids: Sequence[str]) -> dict[str, ClosedModel]:
+        """Return for each of these jobs that waits for models the one that is tried first."""
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in job_ids:
+                    pipe.hget(self._keys.job(job_id), "model_wait")
+                found = await pipe.execute()
+        accesses = {job: names.split() for job, names in zip(job_ids, found, strict=True) if names}
+        known = await self.of(sorted({one for some in accesses.values() for one in some}))
+        closed = {
+            job: [known[one] for one in some if one in known] for job, some in accesses.items()
+        }
+        return {job: min(some, key=_trial) for job, some in closed.items() if some}
+
     async def of(self, accesses: Sequence[str]) -> dict[str, ClosedModel]:
         """Return those of these accesses that are closed."""
         if not accesses:
@@ -219,6 +241,24 @@ class ModelStates:
         return closed
 
 
+def counted(awaited: Collection[ClosedModel]) -> list[ClosedModel]:
+    """Return each model that jobs wait for once, with how many of these do.
+
+    Those come first that are tried first.
+
+    Args:
+        awaited: A model for each job.
+    """
+    jobs = Counter(one.access for one in awaited)
+    models = {one.access: one for one in awaited}
+    some = (replace(one, waiting=jobs[access]) for access, one in models.items())
+    return sorted(some, key=_trial)
+
+
+def _trial(closed: ClosedModel) -> float:
+    return closed.until
+
+
 def _closed(access: str, name: str, state: str, why: str, until: float | str) -> ClosedModel:
     return ClosedModel(name, _state(state), why, float(until) / 1000, access)
 
@@ -228,8 +268,8 @@ def _state(stored: str) -> ModelState:
     return ModelState(stored) if stored in set(ModelState) else ModelState.AWAY
 
 
-def _at(seconds: float) -> str:
-    """Return a time for people, with its day if that is not soon."""
+def trial_time(seconds: float) -> str:
+    """Return when a model is tried again as a text for people, with the day if that is not soon."""
     is_near = abs(seconds - time.time()) < CLOCK_SECONDS
     form = "%H:%M:%S UTC" if is_near else "%Y-%m-%d %H:%M UTC"
     return datetime.fromtimestamp(seconds, UTC).strftime(form)

@@ -4,8 +4,8 @@ A request waits for its turn before it is sent. It counts for a minute from then
 tokens that it may use, later with those that it used. A crash leaks nothing: a turn counts as sent
 until its minute is over, and a waiting request that does not ask again in time loses its position
 in the queue. When a service rejects a request because there were too many (429), no process sends
-to that model before the time that the service gives; afterwards the rate doubles every two seconds,
-instead of returning to its old value at once.
+to that model before the time that the service gives, for a minute at most; afterwards the rate
+doubles every two seconds, instead of returning to its old value at once.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ first ten seconds, the full rate within half a minute."""
 FIRST_PAUSE_SECONDS = 1.0
 """The pause after a rejection that names no time; it doubles until a request is answered."""
 LONGEST_PAUSE_SECONDS = 60.0
-"""The maximum of that pause: services count by the minute."""
-LONGEST_CUT_SECONDS = 3600.0
-"""The longest time that a service may request; an exhausted daily quota is tried again each
-hour."""
+"""The maximum of a pause, also of one that a service requests: services count by the minute. For
+longer ones a model is closed (`model_states.py`): its jobs do not wait in the queue here."""
 SOONEST_ASK_SECONDS = 2.0
 """The shortest time after which a waiting request asks again, because others may have stopped
 waiting."""
@@ -153,7 +151,7 @@ class RedisRateLimiter:
         wanted = (
             -1
             if asked_seconds is None
-            else milliseconds(min(max(asked_seconds, 0), LONGEST_CUT_SECONDS))
+            else milliseconds(min(max(asked_seconds, 0), LONGEST_PAUSE_SECONDS))
         )
         pauses = (milliseconds(FIRST_PAUSE_SECONDS), milliseconds(LONGEST_PAUSE_SECONDS))
         remembered = milliseconds(self._window_seconds + LONGEST_PAUSE_SECONDS)

@@ -45,6 +45,8 @@ APPROVALS_AT_ONCE = 100
 """The most approvals in one round trip: each has the arguments of a call."""
 IDS_AT_ONCE = 1_000
 """The most ids that one command reads of an index: Redis takes a fifth of a millisecond."""
+RESULTS_AT_ONCE = 200
+"""The most results in one round trip: some megabytes if all of them are large."""
 
 
 class Ownership(NamedTuple):
@@ -194,6 +196,26 @@ class Records:
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
+
+    async def results(self, job_ids: Sequence[str]) -> list[JobResult | None]:
+        """Return the results of jobs, in order; None for one that has not ended, or is not stored.
+
+        Raises:
+            NotUnderstood: Another release wrote one, in a form that this one does not know.
+        """
+        found: list[JobResult | None] = []
+        for first in range(0, len(job_ids), RESULTS_AT_ONCE):
+            ids = job_ids[first : first + RESULTS_AT_ONCE]
+            with redis_failures():
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for job_id in ids:
+                        pipe.hget(self._keys.job(job_id), "result")
+                    pipe.mget(map(self._keys.result, ids))
+                    *in_records, in_keys = await pipe.execute()
+            for job_id, in_record, in_key in zip(ids, in_records, in_keys, strict=True):
+                text = in_record or in_key
+                found.append(read(JobResult, text, f"The result of job {job_id}") if text else None)
+        return found
 
     async def _state_and(self, key: str, field: str, job_id: str) -> tuple[str | None, str | None]:
         """Return a job's state, and then a text of it; None for a missing one.

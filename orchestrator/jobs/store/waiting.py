@@ -133,7 +133,7 @@ class WaitingReasons:
         Raises:
             LedgerUnavailable: Redis does not respond.
         """
-        records = await self._with_models(records)
+        records = await self.with_models(records)
         if not any(record.state is JobState.QUEUED for record in records):
             return records
         if self._workforce is None:
@@ -147,29 +147,29 @@ class WaitingReasons:
             for record in records
         ]
 
-    async def _with_models(self, records: list[JobRecord]) -> list[JobRecord]:
-        """Return the records, with the state of the model for which jobs wait as it is now."""
+    async def with_models(self, records: list[JobRecord]) -> list[JobRecord]:
+        """Return the records, with the state of the model for which jobs wait as it is now.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
         waiting = [record.id for record in records if record.state in WAITING_STATES]
         if not waiting:
             return records
-        with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in waiting:
-                    pipe.hget(self._keys.job(job_id), "model_wait")
-                found = await pipe.execute()
-        awaited = {job: names.split() for job, names in zip(waiting, found, strict=True) if names}
-        if not awaited:
+        closed = await self._models.awaited(waiting)
+        if not closed:
             return records
-        known = await self._models.of(sorted({one for some in awaited.values() for one in some}))
-        explained = []
-        for record in records:
-            closed = [known[one] for one in awaited.get(record.id, ()) if one in known]
-            if closed:
-                first = min(closed, key=lambda one: one.until)
-                update = {"waiting_for": first.sentence, "waits_until": first.until}
-                record = record.model_copy(update=update)  # noqa: PLW2901 - one of the page
-            explained.append(record)
-        return explained
+        return [
+            record.model_copy(
+                update={
+                    "waiting_for": closed[record.id].sentence,
+                    "waits_until": closed[record.id].until,
+                }
+            )
+            if record.id in closed
+            else record
+            for record in records
+        ]
 
 
 async def occupancy(

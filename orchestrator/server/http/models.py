@@ -414,6 +414,9 @@ class RunRequest(_Body):
     """A script that calls agents, at most 64 KiB; its value is the `output` of the result."""
     inputs: dict[str, JsonValue] | None = None
     """The values of the script's `inputs`."""
+    reuse: bool = False
+    """Whether calls of the script have the results of equal calls of the caller's earlier scripts:
+    the same arguments, agent, model and files."""
     agent: AgentName = COORDINATOR
     """The agent that works on it."""
     workspace: RunWorkspace | None = None
@@ -457,6 +460,8 @@ class RunRequest(_Body):
             raise ValueError("a run has a goal or a script")
         if self.inputs is not None and self.script is None:
             raise ValueError("inputs are the values of a script")
+        if self.reuse and self.script is None:
+            raise ValueError("reuse is for the calls of a script")
         return self
 
     def spec(self, idempotency_key: str | None) -> JobSpec:

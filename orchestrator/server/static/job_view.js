@@ -8,8 +8,8 @@ import { copyButton, notice } from "./dialogs.js";
 import { empty, externalLink, fill, h, keyed, setText, stateBadge } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { ScriptView } from "./script_view.js";
-import { budgetText, bytes, compact, cost, duration, elapsed, ENDED, firstLine, json, moment, number, oneLine, tokens } from "./text.js";
-import { childrenOf, ordered, verdictText } from "./trees.js";
+import { budgetText, bytes, compact, cost, duration, elapsed, ENDED, json, labelsOf, moment, number, oneLine, plural, titleOf, tokens } from "./text.js";
+import { childrenOf, ordered, Overdue, verdictText } from "./trees.js";
 
 const TABS = ["conversation", "changes", "result", "task"];
 
@@ -40,6 +40,7 @@ export class JobView {
       app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() }),
       app.inbox.subscribe(() => this.countApprovals()),
     ];
+    this.overdue = new Overdue();
     this.timer = setInterval(() => this.job && this.tick(), 1000);
   }
 
@@ -108,7 +109,7 @@ export class JobView {
       if (!job) return;
       this.job = job;
       this.line = job;
-      this.title = firstLine(job.description, 60);
+      this.title = titleOf(job, 60);
       document.title = `${this.title} · fanout`;
       this.showHead();
       this.showActions();
@@ -144,15 +145,16 @@ export class JobView {
   tick() {
     this.showFacts();
     this.conversation?.tick();
+    if (!document.hidden && this.overdue.is([this.line, ...this.tree.jobs.values()])) this.load();
   }
 
   showHead() {
     const { job } = this;
-    const title = h("h1", { tabIndex: -1 }, firstLine(job.description, 300));
+    const title = h("h1", { tabIndex: -1 }, titleOf(job, 300));
     const up = [h("a", { href: "/" }, "Runs")];
     if (job.parent_id) up.push(" / ", h("a", { href: `?${new URLSearchParams({ job: job.root_id })}` }, `run ${job.root_id.slice(-8)}`));
     if (job.continues) up.push(" · continues ", h("a", { href: `?${new URLSearchParams({ job: job.continues })}` }, job.continues.slice(-8)));
-    const about = h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where" }, up), title, h("p", { class: "about" }, h("span", {}, job.agent), " · ", h("code", {}, job.id), copyButton(job.id, "the id"), Object.entries(job.labels).map(([name, value]) => h("span", { class: "label" }, oneLine(`${name}=${value}`, 80)))));
+    const about = h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where" }, up), title, h("p", { class: "about" }, h("span", {}, job.agent), " · ", h("code", {}, job.id), copyButton(job.id, "the id"), labelsOf(job).map((label) => h("span", { class: "label" }, oneLine(label, 80)))));
     fill(this.head, about, this.actions);
   }
 
@@ -267,7 +269,7 @@ class JobTree {
     const jobs = ordered(this.jobs).slice(0, MAX_JOBS);
     keyed(this.items, jobs, (job) => job.id, (job) => this.make(job), (element, job) => update(element, job));
     const ended = jobs.filter((job) => ENDED.has(job.state)).length;
-    setText(this.sum, `${number(this.jobs.size)} jobs, ${number(ended)} ended`);
+    setText(this.sum, `${plural(this.jobs.size, "job")}, ${number(ended)} ended`);
     if (!this.items.querySelector('[tabindex="0"]')) this.items.querySelector("a")?.setAttribute("tabindex", "0");
   }
 
@@ -313,7 +315,7 @@ function update(element, job) {
   if (element.shown === job) return;
   element.shown = job;
   parts.dot.className = `dot state-${job.state}`;
-  setText(parts.name, `${job.agent}: ${firstLine(job.description, 100)}`);
+  setText(parts.name, `${job.agent}: ${titleOf(job, 100)}`);
   const use = [elapsed(job), job.usage && tokens(job.usage) ? compact(tokens(job.usage)) : "", cost(job.usage)];
   setText(parts.use, use.filter(Boolean).join(" · "));
   const step = ENDED.has(job.state) ? job.reason : job.waiting_for ?? job.last_event;

@@ -4,7 +4,7 @@
 import { get, Latest } from "./api.js";
 import { attempt, notice } from "./dialogs.js";
 import { empty, fill, h, setText } from "./dom.js";
-import { compact, cost, elapsed, ENDED, firstLine, moment, number, oneLine, plural, stateName, STATES, tokens, when } from "./text.js";
+import { compact, cost, elapsed, ENDED, firstLine, labelsOf, moment, number, oneLine, plural, stateName, STATES, titleOf, tokens, when } from "./text.js";
 import { countStates, ordered, ownUsages, reasonText, treeUsage, verdictBadge, verdictText } from "./trees.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -288,7 +288,11 @@ export class JobsView {
 
   tick() {
     if (document.hidden) return;
-    for (const row of this.list.rows.values()) if (row.shownItem) updateTimes(row, row.shownItem);
+    for (const row of this.list.rows.values()) {
+      if (!row.shownItem) continue;
+      updateTimes(row, row.shownItem);
+      showState(row.parts.state, row.shownItem); // the time at which a model is tried again may have come
+    }
   }
 
   focusSearch() {
@@ -355,7 +359,7 @@ function updateRow(row, shown, index) {
   setText(parts.toggle, shown.isOpen ? "▾" : "▸");
   if (parts.title.tagName === "A") parts.title.href = `?${new URLSearchParams(shown.run ? { run: shown.run } : { job: job.id })}`;
   showState(parts.state, shown);
-  const task = firstLine(job.description, 200) || job.id;
+  const task = titleOf(job, 200) || job.id;
   setText(parts.title, jobs ? `${plural(jobs.length, "job")}: ${firstLine(jobs[jobs.length - 1].description, 160)} …` : task);
   setText(parts.about, oneLine(aboutRow(shown).join(" · "), 160));
   const agents = new Set((jobs ?? [job]).map((one) => one.agent));
@@ -396,7 +400,7 @@ function from(jobs) {
 }
 
 function aboutRow({ job, jobs, level }) {
-  const labels = Object.entries(job.labels).slice(0, 3).map(([name, value]) => `${name}=${value}`);
+  const labels = labelsOf(job).slice(0, 3);
   if (jobs) return [countStates(jobs), ...labels];
   const size = !level && job.tree_size > 1 && !job.parent_id && job.id === job.root_id ? [plural(job.tree_size, "job")] : [];
   return [job.id.slice(-8), ...size, ...labels];

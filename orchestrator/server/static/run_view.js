@@ -6,10 +6,11 @@ import { showCards } from "./approvals_view.js";
 import { ask, attempt, copyButton, notice } from "./dialogs.js";
 import { fill, h } from "./dom.js";
 import { ScriptView } from "./script_view.js";
-import { budgetText, clock, compact, cost, duration, ENDED, firstLine, json, number, oneLine, plural, tokens, when, moment } from "./text.js";
+import { budgetText, clock, compact, cost, duration, ENDED, firstLine, json, number, oneLine, plural, titleOf, tokens, when, moment } from "./text.js";
 import { Timeline } from "./timeline.js";
-import { childrenOf, countStates, marks, treeUsage, verdictBadge } from "./trees.js";
+import { childrenOf, countStates, marks, modelWaits, Overdue, treeUsage, verdictBadge } from "./trees.js";
 
+const MAX_MODELS = 3;
 const MAX_LISTED = 50; // of what went wrong: a run of a thousand jobs may fail a thousand times
 
 export class RunView {
@@ -35,7 +36,8 @@ export class RunView {
       app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() }),
       app.inbox.subscribe(() => this.showApprovals()),
     ];
-    this.timer = setInterval(() => this.showFacts(), 1000);
+    this.overdue = new Overdue();
+    this.timer = setInterval(() => this.tick(), 1000);
   }
 
   accepts(parameters) {
@@ -148,6 +150,11 @@ export class RunView {
     return [...this.jobs.values()].filter((job) => !ENDED.has(job.state)).length;
   }
 
+  tick() {
+    this.showFacts();
+    if (!document.hidden && this.overdue.is([...this.jobs.values()])) this.load();
+  }
+
   showFacts() {
     if (!this.jobs.size || document.hidden) return;
     const jobs = [...this.jobs.values()];
@@ -159,6 +166,7 @@ export class RunView {
     const state = this.isSubmission ? h("span", {}, countStates(jobs)) : verdictBadge(this.root);
     const facts = {
       State: state,
+      "Waits for": modelWaits(jobs).slice(0, MAX_MODELS).join(" · "),
       Time: duration(end - begin),
       Work: duration(jobs.reduce((sum, job) => sum + workSeconds(job), 0)),
       Jobs: this.isSubmission ? number(jobs.length) : countStates(jobs),
@@ -171,7 +179,7 @@ export class RunView {
     const key = shown.map(([name, value]) => `${name}=${value.textContent ?? value}`).join("\n");
     if (this.shownFacts === key) return;
     this.shownFacts = key;
-    fill(this.facts, shown.map(([name, value]) => h("div", { title: HINTS[name] }, h("dt", {}, name), h("dd", {}, value))));
+    fill(this.facts, shown.map(([name, value]) => h("div", { title: HINTS[name], class: name === "Waits for" ? "wide" : "" }, h("dt", {}, name), h("dd", {}, value))));
   }
 
   // All sentences of the marks, as a list: whole, and in the order in which it happened.
@@ -183,7 +191,7 @@ export class RunView {
     if (this.shownWrong === key) return;
     this.shownWrong = key;
     const items = all.slice(0, MAX_LISTED).map(({ at, kind, text, job, times }) =>
-      h("li", {}, h("time", {}, clock(at)), h("span", { class: `run-mark is-${kind}`, "aria-hidden": "true" }), h("span", {}, h("a", { href: `?${new URLSearchParams({ job: job.id })}` }, `${job.agent}: ${firstLine(job.description, 120)}`), h("span", { class: "sentence" }, oneLine(text, 2000), times > 1 && ` ${times} times.`))));
+      h("li", {}, h("time", {}, clock(at)), h("span", { class: `run-mark is-${kind}`, "aria-hidden": "true" }), h("span", {}, h("a", { href: `?${new URLSearchParams({ job: job.id })}` }, `${job.agent}: ${titleOf(job, 120)}`), h("span", { class: "sentence" }, oneLine(text, 2000), times > 1 && ` ${times} times.`))));
     const more = all.length - items.length;
     fill(this.wrong, h("h2", { id: "wrong-title" }, all.some((one) => one.kind !== "setback") ? "What went wrong" : "Setbacks"), h("ul", { class: "wrong" }, items), more > 0 && h("p", { class: "muted" }, `… and ${number(more)} more, on their jobs`));
   }

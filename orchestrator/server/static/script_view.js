@@ -6,7 +6,7 @@ import { number, oneLine, plural } from "./text.js";
 
 const PAUSE_MS = 1_000; // between two reads while jobs change: a tree of hundreds changes all the time
 const SHOWN_LINES = 12;
-const COLUMNS = [["asked", "Asked"], ["answered", "Answered"], ["failed", "Failed"], ["waiting", "Waiting"]];
+const COLUMNS = [["asked", "Asked"], ["answered", "Answered"], ["reused", "Reused"], ["failed", "Failed"], ["waiting", "Waiting"]];
 
 export class ScriptView {
   constructor(jobId) {
@@ -49,9 +49,10 @@ export class ScriptView {
 
 function phases({ phases: listed }) {
   if (!listed.length) return null;
-  const head = h("tr", {}, h("th", { scope: "col" }, "Phase"), COLUMNS.map(([, title]) => h("th", { scope: "col" }, title)));
+  const columns = COLUMNS.filter(([name]) => name !== "reused" || listed.some((phase) => phase.reused));
+  const head = h("tr", {}, h("th", { scope: "col" }, "Phase"), columns.map(([, title]) => h("th", { scope: "col" }, title)));
   const rows = listed.map((phase) =>
-    h("tr", { class: phase.waiting ? "is-open" : "" }, h("th", { scope: "row" }, oneLine(phase.name, 80) || "Before the first phase"), COLUMNS.map(([name]) => count(name, phase[name]))));
+    h("tr", { class: phase.waiting ? "is-open" : "" }, h("th", { scope: "row" }, oneLine(phase.name, 80) || "Before the first phase"), columns.map(([name]) => count(name, phase[name]))));
   return h("table", { class: "script-phases" }, h("thead", {}, head), h("tbody", {}, rows));
 }
 
@@ -72,6 +73,7 @@ function end({ end: counts }) {
     `${plural(counts.asked, "call")} asked for`,
     `${number(counts.answered)} answered`,
     counts.kept && `${number(counts.kept)} of them by an earlier run`,
+    counts.reused && `${number(counts.reused)} of them reused`,
     counts.failed && `${number(counts.failed)} failed`,
     counts.cancelled && `${number(counts.cancelled)} cancelled`,
     counts.never_run && `${number(counts.never_run)} never run`,

@@ -37,6 +37,18 @@ export function firstLine(text, length = 300) {
   return oneLine(line, length);
 }
 
+// What people read of a job: a call of a script begins with the label that its author gave it.
+export function titleOf(job, length = 300) {
+  const label = job.parent_id && job.labels?.label;
+  return label ? oneLine(`${label}: ${firstLine(job.description, length)}`, length) : firstLine(job.description, length);
+}
+
+// The labels of a job as texts, without those that a script has given it.
+export function labelsOf(job) {
+  const shown = Object.entries(job.labels).filter(([name]) => !job.parent_id || (name !== "phase" && name !== "label"));
+  return shown.map(([name, value]) => `${name}=${value}`);
+}
+
 export function json(value, length = 50_000) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "";
   const more = text.length - length;
@@ -63,10 +75,10 @@ export function cost(usage) {
 export function budgetText(budget) {
   if (!budget) return "";
   const money = (dollars) => cost({ cost_usd: dollars });
-  const of = (most, reserved, left, shown) => most != null && `${shown(left)} of ${shown(most)} left${reserved ? `, ${shown(reserved)} reserved` : ""}`;
+  const of = (most, reserved, left, shown, unit = "") => most != null && `${shown(left)} of ${shown(most)}${unit} left${reserved ? `, ${shown(reserved)} reserved` : ""}`;
   return [
     of(budget.max_cost_usd, budget.reserved_cost_usd, budget.left_cost_usd, money),
-    of(budget.max_tokens, budget.reserved_tokens, budget.left_tokens, (count) => `${compact(count)} tokens`),
+    of(budget.max_tokens, budget.reserved_tokens, budget.left_tokens, compact, " tokens"),
   ].filter(Boolean).join(" · ");
 }
 
@@ -125,6 +137,14 @@ export const STATES = ["queued", "running", "waiting", "succeeded", "failed", "t
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
 const DAY_MS = 86_400_000;
+
+// Until when a job waits for a model: "until 14:02", "until 24 Nov 14:02" if that is not today.
+export function until(at, now = Date.now()) {
+  if (at * 1000 <= now) return "tried again now";
+  const date = new Date(at * 1000);
+  const isToday = date.toDateString() === new Date(now).toDateString();
+  return `until ${isToday ? "" : `${day(date, new Date(now))} `}${date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}`;
+}
 
 // When something was, as people say it: "today 14:02", "yesterday 09:30", "24 Nov", "24 Nov 2025".
 export function when(at, now = Date.now()) {

@@ -2,7 +2,7 @@
 // exist. It is a treegrid: by keyboard, and with all times as text, for who does not see the bars.
 
 import { h, fill, setText } from "./dom.js";
-import { clock, compact, cost, duration, firstLine, moment, oneLine, stateName, tokens } from "./text.js";
+import { clock, compact, cost, duration, moment, oneLine, stateName, titleOf, tokens, until } from "./text.js";
 import { childrenOf, marks, ordered, ownUsages, verdictText } from "./trees.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -215,8 +215,8 @@ export class Timeline {
     setText(parts.toggle, isOpen ? "▾" : "▸");
     row.style.setProperty("--depth", Math.min(job.depth, 8));
     parts.dot.className = `dot state-${job.state}`;
-    setText(parts.name, `${job.agent}: ${firstLine(job.description, 200)}`);
-    parts.name.title = firstLine(job.description, 500);
+    setText(parts.name, `${job.agent}: ${titleOf(job, 200)}`);
+    parts.name.title = titleOf(job, 500);
     const own = this.own.get(job.id);
     setText(parts.cost, cost(own) || (tokens(own) ? `${compact(tokens(own))} tok` : ""));
     const last = marks(job).filter((one) => one.kind !== "setback" || job.landed).pop();
@@ -303,7 +303,8 @@ function shortTime(seconds) {
 
 function liveNote(job) {
   if (job.finished_at) return "";
-  return (job.approvals.length ? "waits for your decision" : job.waiting_for ?? job.last_event) ?? "";
+  const waits = job.waits_until ? `${until(job.waits_until)}: ${job.waiting_for}` : job.waiting_for; // the end of a long line is cut
+  return (job.approvals.length ? "waits for your decision" : waits ?? job.last_event) ?? "";
 }
 
 // What the bars show, as a sentence.

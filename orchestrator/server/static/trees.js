@@ -3,7 +3,7 @@
 // nobody's files, is not plain green.
 
 import { h } from "./dom.js";
-import { number, stateName, STATES } from "./text.js";
+import { number, plural, stateName, STATES, until } from "./text.js";
 
 const USED = ["model_calls", "input_tokens", "output_tokens", "tool_calls"];
 
@@ -80,7 +80,7 @@ export function setbacks(job) {
 }
 
 export function verdictText(job) {
-  return [stateName(job.state), ...setbacks(job)].join(", ");
+  return [stateName(job.state), job.waits_until && until(job.waits_until), ...setbacks(job)].filter(Boolean).join(", ");
 }
 
 export function verdictBadge(job) {
@@ -89,8 +89,30 @@ export function verdictBadge(job) {
 }
 
 function stateAndSetbacks(job) {
-  const [first, ...more] = job.progress ? [job.progress] : setbacks(job);
-  return h("span", { class: "verdict" }, stateName(job.state), first && h("span", { class: job.progress ? "setbacks is-progress" : "setbacks" }, h("span", { class: "comma" }, ", "), [first, ...more].join(", ")));
+  const progress = job.progress ?? (job.waits_until && until(job.waits_until));
+  const [first, ...more] = progress ? [progress] : setbacks(job);
+  return h("span", { class: "verdict" }, stateName(job.state), first && h("span", { class: progress ? "setbacks is-progress" : "setbacks" }, h("span", { class: "comma" }, ", "), [first, ...more].join(", ")));
+}
+
+const OVERDUE_SECONDS = 3; // clocks differ, and a trial takes a moment
+const REREAD_SECONDS = 10;
+
+// The models for which jobs wait, as sentences: each once, with how many jobs wait for it.
+export function modelWaits(jobs) {
+  const waiting = jobs.filter((job) => job.waits_until);
+  const counts = new Map();
+  for (const job of waiting) counts.set(job.waiting_for, (counts.get(job.waiting_for) ?? 0) + 1);
+  return [...counts].map(([sentence, count]) => (jobs.length > 1 ? `${plural(count, "job")}: ${sentence}` : sentence));
+}
+
+// A trial that fails tells only the job that has made it: the others have to be read again.
+export class Overdue {
+  // Whether to read jobs again, because the time has passed at which a model was to be tried again.
+  is(jobs, now = Date.now() / 1000) {
+    if (now < this.next || !jobs.some((job) => job.waits_until && job.waits_until + OVERDUE_SECONDS < now)) return false;
+    this.next = now + REREAD_SECONDS;
+    return true;
+  }
 }
 
 // How many jobs are in which state: "3 running, 12 succeeded".

@@ -23,7 +23,7 @@ from fanout.orchestrator.jobs.store.connection import answers, connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from fanout.orchestrator.jobs.store.reservations import CallSize, SharedLimit
+from fanout.orchestrator.jobs.store.reservation_store import CallSize, SharedLimit
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.forked import REPOSITORY, ForkedProcess

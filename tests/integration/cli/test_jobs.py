@@ -19,7 +19,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.reservations import CallSize, SharedLimit
+from fanout.orchestrator.jobs.store.reservation_store import CallSize, SharedLimit
 from tests.integration.cli.conftest import Fanout, StandIn
 from tests.waits import eventually
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.cli.commands.script_files import SCRIPTS, bundled_scripts
+from fanout.orchestrator.cli.commands.script_arguments import SCRIPTS, bundled_scripts
 from tests.integration.cli.conftest import Ended, Fanout, clean_environment
 from tests.integration.cli.test_services import LOCAL
 

@@ -221,6 +221,16 @@ async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(
     assert [round(pause) for pause in pauses] == [1, 1, 1, 2, 1]
 
 
+async def test_a_pause_of_more_than_a_minute_is_left_to_the_state_of_the_model(
+    real_redis: Redis,
+) -> None:
+    limits = gate(real_redis)
+    await sends(limits, ["a", "b"])
+
+    assert await limits.cut("a", "m", 10, 1_800) == pytest.approx(60, abs=1)
+    assert await limits.cut("b", "m", 10, 20) == pytest.approx(60, abs=1)
+
+
 async def test_a_look_reads_no_more_of_a_long_queue_than_of_a_short_one(real_redis: Redis) -> None:
     rate = {"requests_per_minute": 4, "tokens_per_minute": 100}
     limits = RedisRateLimiter(real_redis, Keys(), {"m": ModelRate(**rate)})

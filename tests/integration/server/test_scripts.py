@@ -57,7 +57,7 @@ async def test_a_script_is_started_over_http_and_says_how_it_stands(
 
         progress = (await ann.get(f"/v1/jobs/{run_id}/script")).json()
         greet = {"name": "Greet", "asked": 2, "answered": 2, "failed": 0, "waiting": 0}
-        assert progress["phases"] == [greet]
+        assert progress["phases"] == [{**greet, "reused": 0}]
         assert progress["log"] == ["2 greeted"]
         assert (progress["end"]["asked"], progress["end"]["never_run"]) == (2, 0)
 
@@ -67,6 +67,24 @@ async def test_a_script_is_started_over_http_and_says_how_it_stands(
         assert "no script" in refused.json()["detail"]
     async with server.client(await make_key(place, "eve")) as eve:
         assert (await eve.get(f"/v1/jobs/{run_id}/script")).status_code == 404
+
+
+async def test_a_caller_reuses_what_its_own_scripts_have_run_and_nobody_elses(
+    place: Installation, server: ServerProcess
+) -> None:
+    body = {"script": SOURCE, "inputs": {"names": ["Cleo", "Dan"]}}
+    keys = {name: await make_key(place, name) for name in ("cleo", "dan")}
+    reused = []
+    for name, wanted in (("cleo", False), ("cleo", True), ("dan", True)):
+        async with server.client(keys[name]) as client:
+            begun = await client.post("/v1/runs", json={**body, "reuse": wanted})
+            run = await ended(client, begun.json()["id"])
+            assert run["result"]["output"] == ["Hello Cleo.", "Hello Dan."]
+            progress = (await client.get(f"/v1/jobs/{run['id']}/script")).json()
+            (phase,) = progress["phases"]
+            reused.append((phase["reused"], progress["end"]["reused"], sum(run["jobs"].values())))
+
+    assert reused == [(0, 0, 3), (2, 2, 1), (0, 0, 3)]
 
 
 async def test_a_script_that_cannot_run_is_refused_with_its_lines(
@@ -83,6 +101,7 @@ async def test_a_script_that_cannot_run_is_refused_with_its_lines(
         status, detail = await refusal(script="#" * (MAX_SCRIPT_BYTES + 1))
         assert status == 422
         assert (await refusal(goal="x", inputs={"a": 1}))[0] == 422
+        assert (await refusal(goal="x", reuse=True))[0] == 422
         assert (await refusal())[0] == 422
         status, detail = await refusal(script='await agent("a")', model="gemini-9-ultra")
         assert status == 403, detail
@@ -105,4 +124,9 @@ async def test_a_script_is_started_over_mcp(place: Installation, server: ServerP
             wrong = await client.call_tool("run_script", {"script": "await agent()"})
             assert wrong.is_error
             assert "line 1" in str(wrong.content)
-        assert (await ended(http, job_id))["result"]["output"] == ["Hello Ann.", "Hello Bob."]
+            assert (await ended(http, job_id))["result"]["output"] == ["Hello Ann.", "Hello Bob."]
+            again = await client.call_tool("run_script", {**given, "reuse": True})
+            job_id = (again.structured_content or {})["job_id"]
+        run = await ended(http, job_id)
+        assert run["result"]["output"] == ["Hello Ann.", "Hello Bob."]
+        assert run["jobs"] == {"succeeded": 1}

@@ -14,6 +14,7 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.scripts.progress import ScriptProgress, ScriptReader
 from tests.builders import make_spec
 from tests.fixtures import bench_fixture
 from tests.integration.jobs.bench import Bench
@@ -320,3 +321,70 @@ async def main():
     assert result.output == 60
     states = await bench.states(result.job_id)
     assert states.count("running") < 20
+
+
+async def test_a_result_of_a_hundred_calls_is_answered_before_its_siblings_have_ended(
+    bench: Bench,
+) -> None:
+    """And not each one by itself: what arrives together is settled together."""
+    source = """
+import asyncio
+
+async def reviewed(number):
+    await agent(f"review {number}")
+    if number == 0:
+        await agent("review what the first one has found")
+
+async def main():
+    await asyncio.gather(*[reviewed(number) for number in range(100)])
+"""
+    spec = await scripted(bench, source)
+    ran: list[str] = []
+    while await bench.ledger.is_live(spec.id):
+        ran.append(await bench.arrived.get())
+        await bench.run(ran[-1])
+        await bench.ledger.reap()
+        await bench.admission.pump()
+
+    siblings_before = ran.index(spec.id, 1) - 1
+    assert siblings_before < 99
+    assert (await bench.ended(spec.id)).success
+    assert ran.count(spec.id) < 40
+
+
+async def test_how_a_script_stands_is_stored_and_what_is_read_of_it_has_no_more_for_more_calls(
+    bench: Bench,
+) -> None:
+    """Whoever watches reads the same from the summary as from the whole journal."""
+    source = """
+import asyncio
+phase("review")
+log("begins")
+await asyncio.gather(ask("Go on?"), *[agent(f"review {n}", label=f"{n}") for n in range(60)])
+phase("end")
+"""
+    spec = await scripted(bench, source)
+    await bench.run(bench.arrived.get_nowait())
+    parked = await summarised(bench, spec.id)
+    (approval,) = await bench.ledger.approvals()
+    await bench.ledger.answer(approval.id, ApprovalAnswer(decision="respond", response="yes"))
+    await bench.admission.pump()
+    await until_ended(bench, spec.id)
+    ended = await summarised(bench, spec.id)
+
+    assert (parked.phases[0].waiting, parked.waits_for_count) == (60, 61)
+    assert ended.end is not None
+    assert await bench.ledger.forget(-1) == 61
+    assert await bench.ledger.script_summaries.read(spec.id) is None
+
+
+async def summarised(bench: Bench, job_id: str) -> ScriptProgress:
+    """How a script stands, as a small text that says the same as its whole journal."""
+    summary = await bench.ledger.script_summaries.read(job_id)
+    assert summary is not None
+    assert len(summary) < 2_000
+    reader = ScriptReader()
+    for event in await bench.journal.read(job_id):
+        reader.add(event)
+    assert ScriptProgress.model_validate_json(summary) == reader.progress()
+    return reader.progress()

@@ -43,7 +43,7 @@ FULL = JobSpec.model_validate(
         "owner": "ann",
         "caller_policy": {"models": ["gemini-*"], "limits": {"cpus": 4}},
         "agent": "tester", "description": "Move the tax rates.", "context": "The rates are in rates.py.",
-        "script": HASH, "script_inputs": {"files": ["a.py"]},
+        "script": HASH, "script_inputs": {"files": ["a.py"]}, "reuse": True,
         "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "inherit": "conversation",
         "snapshot": HASH, "layers": [HASH],
         "changes": HASH, "output_schema": {"type": "object"}, "verify": "make test", "max_reworks": 1,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from fanout.orchestrator.deep_agent import TaskResult
@@ -27,6 +26,7 @@ from fanout.orchestrator.jobs.failures import (
     UnknownJob,
 )
 from fanout.orchestrator.jobs.result import JobResult, Verification
+from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
 from fanout.orchestrator.tracing.spans import span
@@ -97,6 +97,8 @@ class Collector:
         """What became of the changes of each child."""
         self._results: dict[str, JobResult] = {}
         """The results of children that have ended."""
+        self._adopted: dict[str, JobResult] = {}
+        """Of jobs below other ones what is needed to land them, should their results be deleted."""
         self._sides: dict[str, Mapping[str, Sides]] = {}
         """The sides of each child's conflicts, by path."""
 
@@ -114,6 +116,17 @@ class Collector:
         self._landed = dict(history.landed)
         for job_id in self._landed:
             await self._write_conflicts(job_id)
+
+    def adopt(self, job_id: str, changes: str) -> None:
+        """Let the changes of a job land that is not below this one, also when it was deleted.
+
+        Args:
+            job_id: The job, which has succeeded.
+            changes: The bundle of its changes, which is stored as long as this job.
+        """
+        self._adopted[job_id] = JobResult(
+            job_id=job_id, state=JobState.SUCCEEDED, success=True, changes=changes
+        )
 
     def landed(self, job_id: str) -> Landed | None:
         """Return what became of the changes of a task, or of its last rework; None: nothing yet."""
@@ -182,7 +195,8 @@ class Collector:
             LedgerUnavailable: Redis does not answer.
         """
         async with self._lock:
-            results = [await self._result(self.newest(job_id)) for job_id in job_ids]
+            await self._load([self.newest(job_id) for job_id in job_ids])
+            results = [self._results.get(self.newest(job_id)) for job_id in job_ids]
             ready = {
                 result.job_id: result
                 for result in results
@@ -193,9 +207,8 @@ class Collector:
                 with span("land") as landing:
                     landing.note(tasks=len(ready))
                     await self._land_ready(ready)
-            return frozenset(
-                [one for one in job_ids if await self._result(self.newest(one)) is None]
-            )
+            await self._load([self.newest(job_id) for job_id in job_ids])  # some were sent back
+            return frozenset(one for one in job_ids if self.newest(one) not in self._results)
 
     async def _land_ready(self, ready: Mapping[str, JobResult]) -> None:
         bundles = await self._bundles(ready)
@@ -208,13 +221,12 @@ class Collector:
             for job_id, bundle in bundles.items():
                 await self._merge(job_id, bundle)
 
-    async def _result(self, job_id: str) -> JobResult | None:
-        if job_id not in self._results:
-            with suppress(UnknownJob):
-                result = await self._services.ledger.result(job_id)
-                if result is not None:
-                    self._results[job_id] = result
-        return self._results.get(job_id)
+    async def _load(self, job_ids: Sequence[str]) -> None:
+        """Read the results of those children that have ended since."""
+        missing = [job_id for job_id in job_ids if job_id not in self._results]
+        found = await self._services.ledger.results(missing)
+        adopted = {one: self._adopted[one] for one in missing if one in self._adopted}
+        self._results |= adopted | {one.job_id: one for one in found if one is not None}
 
     async def _bundles(self, ready: Mapping[str, JobResult]) -> dict[str, Path]:
         """Return the change bundles; an unreadable one does not land, which is reported."""
@@ -323,7 +335,8 @@ class Collector:
         paths = [str(one["path"]) for one in read_conflicts(landed)]
         if not paths or landed["outcome"] == "sent back":
             return
-        result = await self._result(job_id)
+        await self._load([job_id])
+        result = self._results.get(job_id)
         if result is not None and result.changes:
             written = await self._conflict_files.write(job_id, result.changes, paths)
             self._sides[job_id] = written

@@ -17,20 +17,23 @@ from fanout.orchestrator.scripts.run import CallAnswers, SettledCall, Waits
 from fanout.orchestrator.scripts.values import Handle, LandReport, Result
 from fanout.orchestrator.workspace.blobs import BlobStore
 
+from ...heartbeat import elapsed_clock
 from ..delegation.children import AwaitedTasks
 from ..delegation.collector import Collector
 from ..history import History
-from .script_files import FileCalls
+from .earlier_answers import EarlierAnswers
+from .file_calls import FileCalls
 from .script_jobs import REFUSED, JobCall, ScriptJobs
 from .script_journal import ScriptJournal, read_result
 
 SOON_CHILDREN = 32
 """With no more children left, a script goes on as soon as one has ended."""
 WAKE_SHARE = 10.0
-"""With more it waits that many times as long as its last run took: replays take a tenth of the time
-of a worker at the most."""
-MAX_WAKE_SECONDS = 20.0
-"""The longest such wait: a person who watches sees something new within it."""
+"""With more it goes on after that many times as long as its last replay took: replays take a tenth
+of the time of a worker at the most, and results that arrive until then are settled together."""
+MIN_WAKE_SECONDS, MAX_WAKE_SECONDS = 0.25, 20.0
+"""The shortest such wait, and the longest: only the replay of thousands of results takes so long
+that it is reached."""
 
 
 class ScriptCalls(CallAnswers):
@@ -39,6 +42,7 @@ class ScriptCalls(CallAnswers):
     Args:
         spec: The script's job.
         jobs: The jobs of its calls.
+        answers: Those of earlier scripts that have answered equal calls.
         journal: Its steps.
         files: Its calls that work on files.
         collector: Lands what its calls have changed.
@@ -54,6 +58,7 @@ class ScriptCalls(CallAnswers):
         self,
         spec: JobSpec,
         jobs: ScriptJobs,
+        answers: EarlierAnswers,
         journal: ScriptJournal,
         files: FileCalls,
         collector: Collector,
@@ -67,6 +72,7 @@ class ScriptCalls(CallAnswers):
     ) -> None:
         self._spec = spec
         self._jobs = jobs
+        self._answers = answers
         self._journal = journal
         self._files = files
         self._collector = collector
@@ -97,6 +103,8 @@ class ScriptCalls(CallAnswers):
         self.printed: list[str] = []
         """What the script has printed and logged, until it is written."""
         self._awaited_landing: list[str] = []
+        self.replayed_at = 0.0
+        """When the script was where the last attempt has ended, on `elapsed_clock`."""
 
     # The calls
 
@@ -121,12 +129,22 @@ class ScriptCalls(CallAnswers):
 
     def _add_jobs(self, call: ScriptCall) -> JobCall:
         one = self._jobs.job_call(call, self._start, self._phase)
-        one.is_kept = call.key in self._kept
+        if call.key in self._kept:
+            one.is_kept, one.winner = True, str(self._kept[call.key]["job"])
         self.calls[call.key] = one
         self._by_job |= dict.fromkeys(one.ids, one)
         self._of_phase.append(one)
-        is_new = self._journal.call(call, one.ids, self._phase)
-        (self._new if is_new else self._earlier).append(one)
+        known = self._journal.call(call, one.ids, self._phase)
+        if known is None:
+            self._answers.name(one, self._answers.digest(one))
+            if one.digest:
+                self._journal.note(call.key, given=one.digest)
+            self._new.append(one)
+        else:
+            self._answers.name(one, str(known.get("given") or ""))
+            if known.get("reuses"):
+                one.reuses = one.winner = str(known["reuses"])
+            self._earlier.append(one)
         return one
 
     def _check_first(self, call: ScriptCall) -> None:
@@ -189,6 +207,7 @@ class ScriptCalls(CallAnswers):
         return await self._land(ids)
 
     async def _land(self, ids: Sequence[str]) -> bool:
+        await self._journal.summarise()
         pending = await self._collector.land([*ids])
         self._awaited_landing = [
             self._collector.newest(one) for one in pending if self._collector.newest(one) != one
@@ -199,44 +218,68 @@ class ScriptCalls(CallAnswers):
 
     async def next(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
         """See `CallAnswers.next`."""
-        settled = await self._journal.next_result(pending)
-        if settled is not None:
-            self._note_settled(settled)
+        known = await self._journal.next_result(pending)
+        if known is not None:
+            settled, entry = known
+            self._note_settled(settled, entry)
             return settled
         await self._write()
-        settled = await self._next_live(pending)
-        if settled is not None:
-            self._note_settled(settled)
-            await self._journal.result(settled, **self._notes(settled))
-        return settled
+        live = await self._next_live(pending)
+        if live is not None:
+            await self._settle(live)
+        return live
 
-    def _note_settled(self, settled: SettledCall) -> None:
-        """Note that a call that became jobs has its result."""
+    async def _settle(self, settled: SettledCall) -> None:
+        """Write the result of a call."""
+        notes: dict[str, Any] = {}
+        if isinstance(settled.value, Result):
+            one = self._made_by(settled)
+            notes = _notes(one, settled.value)
+            self._note_settled(settled, notes)
+            if one.was_ok and one.needs_jobs:
+                await self._answers.remember(one)
+        await self._journal.result(settled, **notes)
+
+    def _made_by(self, settled: SettledCall) -> JobCall:
+        """Return the call whose jobs have this result; for `first` that is a started one."""
+        return self.calls.get(settled.call.key) or self._by_job[settled.value.id]
+
+    def _note_settled(self, settled: SettledCall, entry: Mapping[str, Any]) -> None:
+        """Note that a call that became jobs has its result.
+
+        Args:
+            settled: The result.
+            entry: What the journal has of it.
+        """
         result = settled.value
         if not isinstance(result, Result):
             return
-        one = self.calls.get(settled.call.key)
-        if one is None:  # `first`, of a call that was started
-            one = self._by_job[result.id]
+        one = self._made_by(settled)
         one.is_settled, one.was_ok = True, result.ok
-        one.winner = str(self._kept[one.call.key]["job"]) if one.is_kept else result.id
+        one.winner = str(entry.get("job") or result.id)
+        one.is_kept = bool(entry.get("kept"))
+        one.reuses = one.winner if entry.get("reused") else ""
+        self._by_job[one.winner] = one
+        if entry.get("changes"):
+            self._collector.adopt(one.winner, str(entry["changes"]))
         if result.state == REFUSED:
             one.refusal = result.error
 
-    def _notes(self, settled: SettledCall) -> dict[str, Any]:
-        """Return what its entry has besides: whose result it is, and whether it is an old one."""
-        if not isinstance(settled.value, Result):
-            return {}
-        one = self.calls.get(settled.call.key) or self._by_job[settled.value.id]
-        return {"job": one.winner, **({"kept": True} if one.is_kept else {})}
-
     async def _write(self) -> None:
         """Write what the script has done since, and begin the calls that it has made."""
+        self.replayed_at = self.replayed_at or elapsed_clock()
         await self._journal.log(self.printed)
+        await self._answers.find(self._new)
+        for one in self._new:
+            if one.reuses:
+                one.winner = one.reuses
+                self._journal.note(one.call.key, reuses=one.reuses)
         await self._journal.flush()
         earlier, self._earlier = [one for one in self._earlier if one.awaited], []
         missing = await self._jobs.missing(earlier) if earlier else []
         new, self._new = [*missing, *self._new], []
+        if new:
+            await self._journal.summarise()
         await self._jobs.begin(new)
 
     async def _next_live(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
@@ -247,6 +290,7 @@ class ScriptCalls(CallAnswers):
             working = [task for key, task in self._working.items() if key in pending]
             if settled is not None or not working:
                 return settled
+            await self._journal.summarise()
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
 
     async def _arrived(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
@@ -271,7 +315,8 @@ class ScriptCalls(CallAnswers):
         """
         await self._jobs.look([one for one in self.calls.values() if one.awaited])
         open_calls = [one for one in self.calls.values() if not one.is_settled]
-        self._ready = [one for one in open_calls if one.is_kept or one.refusal or one.ended]
+        await self._jobs.load_earlier(open_calls)
+        self._ready = [one for one in open_calls if one.refusal or one.ended or not one.needs_jobs]
         self._ready.reverse()
         return await self._of_ready(pending)
 
@@ -296,8 +341,15 @@ class ScriptCalls(CallAnswers):
     async def _of_jobs(self, call: ScriptCall, one: JobCall) -> SettledCall | None:
         if one.is_kept:
             kept = await read_result(self._kept[one.call.key], call, self._blobs)
-            return replace(kept, value=replace(kept.value, id=one.ids[0]))
-        found = await self._jobs.outcome(one)
+            if (
+                one.winner in self._kept_landed
+                or await self._jobs.keep(one)
+                or not kept.value.files
+            ):
+                return replace(kept, value=replace(kept.value, id=one.ids[0]))
+            found = await self._jobs.anew(one)
+        else:
+            found = await (self._jobs.reused(one) if one.reuses else self._jobs.outcome(one))
         if found is None:
             return None
         error = ""
@@ -309,10 +361,10 @@ class ScriptCalls(CallAnswers):
     # Landing, and questions to people
 
     async def _landed(self, call: ScriptCall) -> SettledCall | None:
-        ids = [one.id for one in _results(call) if one.ok]
-        if await self._land(ids):
+        jobs = {one.id: self._by_job[one.id].winner for one in _results(call) if one.ok}
+        if await self._land([one for one in jobs.values() if one not in self._kept_landed]):
             return None
-        outcomes = {one: self._collector.landed(one) or {} for one in ids}
+        outcomes = {one: self._collector.landed(job) or {} for one, job in jobs.items()}
         landed = [one for one, found in outcomes.items() if found.get("outcome") in ("in", None)]
         conflicts = [
             str(found.get("reason") or f"{one} conflicts in {_paths(found)}")
@@ -344,15 +396,16 @@ class ScriptCalls(CallAnswers):
 
     # The end
 
-    def awaited(self, seconds: float) -> AwaitedTasks:
+    def awaited(self, replay_seconds: float) -> AwaitedTasks:
         """Return the jobs for which the script waits.
 
         Args:
-            seconds: How long this run of the script took.
+            replay_seconds: How long it took until the script was where the last attempt has ended.
         """
         ids = [job_id for one in self.calls.values() for job_id in one.awaited]
-        soon = len(ids) <= SOON_CHILDREN
-        delay = 0.0 if soon else min(seconds * WAKE_SHARE, MAX_WAKE_SECONDS)
+        delay = 0.0
+        if len(ids) > SOON_CHILDREN:
+            delay = max(MIN_WAKE_SECONDS, min(replay_seconds * WAKE_SHARE, MAX_WAKE_SECONDS))
         started = tuple(dict.fromkeys([*ids, *self._awaited_landing]))
         return AwaitedTasks(started=started, any_seconds=delay)
 
@@ -382,6 +435,14 @@ class ScriptCalls(CallAnswers):
             if one.awaited:
                 count += bool(await self._jobs.cancel(one.awaited))
         return count
+
+
+def _notes(one: JobCall, result: Result) -> dict[str, Any]:
+    """Return what the entry of a result has besides: whose it is, and whether it is an old one."""
+    if one.needs_jobs:
+        return {"job": result.id}
+    kind = "kept" if one.is_kept else "reused"
+    return {"job": one.winner, kind: True, **({"changes": one.changes} if one.changes else {})}
 
 
 def _results(call: ScriptCall) -> list[Result]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.delegation.calls import job_id_of_call
 from fanout.orchestrator.delegation.submission_check import check_script_command
 from fanout.orchestrator.jobs.failures import (
+    BlobMissing,
     ChoiceRefused,
     InvalidJob,
     LimitReached,
     UnknownJob,
 )
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.jobs.spec import CALL_LABEL, PHASE_LABEL, JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import TERMINAL_STATES
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
 from fanout.orchestrator.scripts.calls import BEST_OF, BadCall, ScriptCall
@@ -60,15 +61,28 @@ class JobCall:
     is_settled: bool = False
     """Whether the call has its result."""
     is_kept: bool = False
-    """Whether its result is one of an earlier script, so that nothing was started."""
+    """Whether its result is one of the script that this one continues."""
+    reuses: str = ""
+    """The job of an earlier script whose result it has."""
+    digest: str = ""
+    """The digest of what its job is given (`EarlierAnswers`)."""
+    name: str = ""
+    """The same, with how many equal calls came before it."""
+    changes: str | None = None
+    """The bundle of what the job has changed whose earlier result it has."""
     was_ok: bool = False
     ended: set[str] = field(default_factory=set)
     """Those of its jobs that are known to have ended."""
 
     @property
+    def needs_jobs(self) -> bool:
+        """Whether it has no earlier result."""
+        return not (self.is_kept or self.reuses)
+
+    @property
     def awaited(self) -> list[str]:
         """The jobs that have not ended as far as is known."""
-        if self.is_settled or self.refusal or self.is_kept:
+        if self.is_settled or self.refusal or not self.needs_jobs:
             return []
         return [one for one in (*self.ids, *filter(None, [self.judge])) if one not in self.ended]
 
@@ -92,6 +106,8 @@ class ScriptJobs:
         self._max_calls = max_calls
         self._asked = 0
         self._connections = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._results: dict[str, JobResult] = {}
+        """Those of jobs that are known to have ended."""
         most_of_tree = max(services.bounds.max_tree_children, 2 * max_calls)
         self._bounds = services.bounds.model_copy(
             update={"max_children": 2 * max_calls, "max_tree_children": most_of_tree}
@@ -137,7 +153,7 @@ class ScriptJobs:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer.
         """
-        ready = [one for one in calls if not (one.refusal or one.is_kept or one.is_settled)]
+        ready = [one for one in calls if one.needs_jobs and not (one.refusal or one.is_settled)]
         begun = await asyncio.gather(*map(self._begin, ready), return_exceptions=True)
         for failure in begun:
             if failure is not None:
@@ -160,15 +176,23 @@ class ScriptJobs:
         """
         self._jobs.check_room(0)
 
-    async def _start(
+    def child(self, one: JobCall) -> JobSpec:
+        """Return the first job of a call.
+
+        Raises:
+            InvalidJob: It cannot start.
+        """
+        return self._child(one, one.ids[0], 0, _item(one.call))
+
+    def _child(
         self, one: JobCall, job_id: str, number: int, item: Mapping[str, Any], **fields: Any
-    ) -> None:
+    ) -> JobSpec:
         child = self._jobs.child(one.call.key, number, item)
         if isinstance(child, Exception):
             raise child if isinstance(child, InvalidJob) else InvalidJob(str(child))
         arguments = one.call.arguments
         fields.setdefault("output_schema", arguments["output_schema"])
-        labels = {"phase": one.phase, "label": str(arguments["label"])}
+        labels = {PHASE_LABEL: one.phase, CALL_LABEL: str(arguments["label"])}
         given = {name: value for name, value in fields.items() if value is not None}
         if arguments["model"]:
             given["model"] = arguments["model"]
@@ -181,6 +205,12 @@ class ScriptJobs:
             }
         )
         self._services.check(child)
+        return child
+
+    async def _start(
+        self, one: JobCall, job_id: str, number: int, item: Mapping[str, Any], **fields: Any
+    ) -> None:
+        child = self._child(one, job_id, number, item, **fields)
         if child.output_schema is not None:
             try:
                 await asyncio.to_thread(check_schemas, [child.output_schema])
@@ -210,8 +240,22 @@ class ScriptJobs:
             for job_id, state in zip(ids, states, strict=True)
             if state is None or state in TERMINAL_STATES
         }
+        await self._load([*ended])
         for one in calls:
             one.ended |= ended.intersection(one.awaited)
+
+    async def load_earlier(self, calls: Sequence[JobCall]) -> None:
+        """Read the results of the earlier jobs that these calls use, as far as they are stored.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        ids = [one.winner for one in calls if not one.needs_jobs]
+        await self._load([job_id for job_id in ids if job_id not in self._results])
+
+    async def _load(self, job_ids: Sequence[str]) -> None:
+        results = await self._services.ledger.results(job_ids)
+        self._results |= {one.job_id: one for one in results if one is not None}
 
     async def outcome(self, one: JobCall) -> Result | None:
         """Return the result of a call; None while it has to wait.
@@ -227,26 +271,60 @@ class ScriptJobs:
         if one.ids[0] not in one.ended:
             return None
         one.winner = one.ids[0]
-        return await self.result(one, one.ids[0])
+        return self._result(one, one.ids[0])
 
-    async def result(self, one: JobCall, job_id: str) -> Result:
-        """Return the result of a job that has ended, as the script sees it.
-
-        Raises:
-            LedgerUnavailable: Redis does not answer.
-        """
-        try:
-            found = await self._services.ledger.result(job_id)
-        except UnknownJob:
-            found = None
+    def _result(self, one: JobCall, job_id: str) -> Result:
+        """Return the result of a job that has ended, as the script sees it."""
+        found = self._results.get(job_id)
         if found is None:
             return Result(job_id, False, "lost", error="its job is not stored any more")
         return _seen(found, one.call.label)
 
+    async def reused(self, one: JobCall) -> Result | None:
+        """Return the result of the earlier job that a call reuses.
+
+        A call whose earlier job is gone by now is made anew, and has the result of its own.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        found = self._results.get(one.reuses)
+        if found is not None and found.success and await self._keep(one, found):
+            return replace(_seen(found, one.call.label), id=one.ids[0])  # as handles have it
+        return await self.anew(one)
+
+    async def anew(self, one: JobCall) -> Result | None:
+        """Make a call whose earlier result cannot be used; as `outcome`.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        one.is_kept, one.reuses, one.winner = False, "", ""
+        await self.begin([one])
+        await self.look([one])
+        return await self.outcome(one)
+
+    async def keep(self, one: JobCall) -> bool:
+        """Keep what the job of an earlier result has changed; return whether it is stored."""
+        found = self._results.get(one.winner)
+        return found is not None and await self._keep(one, found)
+
+    async def _keep(self, one: JobCall, found: JobResult) -> bool:
+        """Keep a job's changes as long as the script's own; return whether they are stored."""
+        if found.changes:
+            try:
+                await self._services.blobs.keep(found.changes)
+            except BlobMissing:
+                return False
+        one.changes = found.changes
+        return True
+
     async def _best(self, one: JobCall) -> Result | None:
         """Return the best candidate: the first that succeeds, or the one that the judge chooses."""
         ended = [job_id for job_id in one.ids if job_id in one.ended]
-        results = [await self.result(one, job_id) for job_id in ended]
+        results = [self._result(one, job_id) for job_id in ended]
         passed = [found for found in results if found.ok]
         has_judge = bool(one.call.arguments["judge"])
         if passed and (not has_judge or (len(ended) == len(one.ids) and len(passed) == 1)):
@@ -284,7 +362,7 @@ class ScriptJobs:
             await self.look([one])
         if one.judge not in one.ended:
             return None
-        verdict = await self._services.ledger.result(one.judge)
+        verdict = self._results.get(one.judge)
         number = 1
         if verdict is not None and verdict.success and isinstance(verdict.output, dict):
             number = int(str(verdict.output.get("best", 1)))

@@ -7,7 +7,7 @@ its past is one list of steps, and each step that it takes again has to be the n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
@@ -18,10 +18,12 @@ from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.scripts.calls import AGENT, BEST_OF, ScriptCall
 from fanout.orchestrator.scripts.program import AGENT_FAILED
+from fanout.orchestrator.scripts.progress import ScriptReader
 from fanout.orchestrator.scripts.run import SettledCall
 from fanout.orchestrator.scripts.values import restored, stored
 from fanout.orchestrator.workspace.blobs import BlobStore
 
+from ...heartbeat import elapsed_clock
 from ..session_journal import AttemptJournal
 
 MAX_VALUE_BYTES = 8 * 1024
@@ -31,6 +33,9 @@ CALLS_AT_ONCE = 100
 LOGGED_LINES = 1_000
 """The lines that are kept of what a script prints: more is data, which belongs in its value."""
 LINES_AT_ONCE = 50
+SUMMARY_SECONDS = 1.0
+"""While results are settled one after another, what is stored for those who watch is this old at
+the most."""
 
 Step = tuple[str, Mapping[str, Any]]
 """A kind (`call`, `result` or `phase`), and its data."""
@@ -42,15 +47,25 @@ class ScriptJournal:
     Args:
         journal: The attempt's journal.
         blobs: Where large results are stored.
+        store_summary: Stores how the script stands, as JSON.
     """
 
-    def __init__(self, journal: AttemptJournal, blobs: BlobStore) -> None:
+    def __init__(
+        self,
+        journal: AttemptJournal,
+        blobs: BlobStore,
+        store_summary: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._journal = journal
         self._blobs = blobs
+        self._store_summary = store_summary
+        self._progress = ScriptReader()
+        self._is_summarised = False
+        self._summarised_at = 0.0
         self._steps: list[Step] = []
         self._next = 0
-        self._made: list[dict[str, JsonValue]] = []
-        """Calls that are not in the journal yet."""
+        self._made: dict[str, dict[str, JsonValue]] = {}
+        """Calls that are not in the journal yet, by key."""
         self._lines = 0
         self._lines_before = 0
         self.interpreter: str | None = None
@@ -60,6 +75,7 @@ class ScriptJournal:
     def load(self, entries: Sequence[JournalEvent]) -> None:
         """Read what earlier attempts have done."""
         for entry in entries:
+            self._progress.add(entry)
             match entry.type:
                 case EventType.SCRIPT_STARTED:
                     self.interpreter = str(entry.data["interpreter"])
@@ -74,6 +90,19 @@ class ScriptJournal:
                     self._lines_before += len(lines) if isinstance(lines, list) else 0
                 case EventType.SCRIPT_ENDED:
                     self.has_ended = True
+
+    async def _note(self, kind: EventType, data: dict[str, JsonValue], line: str) -> None:
+        await self._journal.note(kind, data, line)
+        self._progress.take(kind, data)
+        self._is_summarised = False
+        if elapsed_clock() - self._summarised_at > SUMMARY_SECONDS:
+            await self.summarise()
+
+    async def summarise(self) -> None:
+        """Store how the script stands, for those who watch: before something that may take long."""
+        if not self._is_summarised:
+            await self._store_summary(self._progress.progress().model_dump_json())
+            self._is_summarised, self._summarised_at = True, elapsed_clock()
 
     @property
     def is_replayed(self) -> bool:
@@ -101,18 +130,20 @@ class ScriptJournal:
         """Record that the script begins, once."""
         if self.interpreter is None:
             self.interpreter = version
-            await self._journal.note(
-                EventType.SCRIPT_STARTED, {"interpreter": version}, "script begins"
-            )
+            await self._note(EventType.SCRIPT_STARTED, {"interpreter": version}, "script begins")
 
-    def call(self, call: ScriptCall, jobs: Sequence[str], phase: str) -> bool:
-        """Record a call, at the next `flush`; return whether it is new.
+    def call(self, call: ScriptCall, jobs: Sequence[str], phase: str) -> Mapping[str, Any] | None:
+        """Record a call, at the next `flush`.
+
+        Returns:
+            What an earlier attempt has recorded of it; None if it is new.
 
         Raises:
             ScriptDiverged: An earlier attempt made another call here.
         """
-        if self._replayed("call", call.key) is not None:
-            return False
+        known = self._replayed("call", call.key)
+        if known is not None:
+            return known
         made: dict[str, JsonValue] = {
             "key": call.key,
             "function": call.function,
@@ -122,19 +153,25 @@ class ScriptJournal:
             made |= {"jobs": [*jobs], "agent": str(call.arguments["agent"])}
         if phase:
             made["phase"] = phase
-        self._made.append(made)
-        return True
+        self._made[call.key] = made
+        return None
+
+    def note(self, key: str, **notes: JsonValue) -> None:
+        """Add to what the next `flush` records of a new call."""
+        self._made[key] |= notes
 
     async def flush(self) -> None:
         """Write the calls that were made: before any of them has an effect."""
-        while self._made:
-            now, self._made = self._made[:CALLS_AT_ONCE], self._made[CALLS_AT_ONCE:]
-            await self._journal.note(
-                EventType.SCRIPT_CALL, {"calls": [*now]}, f"script calls {now[-1]['label']}"[:80]
-            )
+        made, self._made = [*self._made.values()], {}
+        for first in range(0, len(made), CALLS_AT_ONCE):
+            now: list[JsonValue] = [*made[first : first + CALLS_AT_ONCE]]
+            last = f"script calls {made[first + len(now) - 1]['label']}"
+            await self._note(EventType.SCRIPT_CALL, {"calls": now}, last[:80])
 
-    async def next_result(self, pending: Mapping[str, ScriptCall]) -> SettledCall | None:
-        """Return the next result that an earlier attempt had; None if there is none left.
+    async def next_result(
+        self, pending: Mapping[str, ScriptCall]
+    ) -> tuple[SettledCall, Mapping[str, Any]] | None:
+        """Return the next result that an earlier attempt had, with its entry; None: none is left.
 
         Raises:
             ScriptDiverged: The script does not wait for it.
@@ -149,7 +186,7 @@ class ScriptJournal:
                 "The script, run again from its beginning, does not wait for the results that it "
                 "waited for before: nothing was started. Start it anew."
             )
-        return await read_result(data, call, self._blobs)
+        return await read_result(data, call, self._blobs), data
 
     async def result(self, settled: SettledCall, **notes: JsonValue) -> None:
         """Write the result of a call: before the script sees it."""
@@ -167,9 +204,7 @@ class ScriptJournal:
             data["blob"] = await self._blobs.put(json.dumps(form).encode())
         else:
             data["value"] = form
-        await self._journal.note(
-            EventType.SCRIPT_RESULT, data, f"script has {settled.call.label}"[:80]
-        )
+        await self._note(EventType.SCRIPT_RESULT, data, f"script has {settled.call.label}"[:80])
 
     def phase(self) -> StartFiles | None:
         """Return the files with which an earlier attempt began the next phase; None: it is new.
@@ -189,7 +224,7 @@ class ScriptJournal:
             "snapshot": start.snapshot,
             "layers": [*start.layers],
         }
-        await self._journal.note(EventType.SCRIPT_PHASE, data, f"phase {name}"[:80])
+        await self._note(EventType.SCRIPT_PHASE, data, f"phase {name}"[:80])
 
     async def log(self, lines: list[str]) -> None:
         """Write printed lines, which are removed from the list; those of earlier attempts not."""
@@ -201,13 +236,13 @@ class ScriptJournal:
                 new.append(line)
         for first in range(0, len(new), LINES_AT_ONCE):
             some: list[JsonValue] = [*new[first : first + LINES_AT_ONCE]]
-            await self._journal.note(EventType.SCRIPT_LOG, {"lines": some}, str(some[-1])[:80])
+            await self._note(EventType.SCRIPT_LOG, {"lines": some}, str(some[-1])[:80])
 
     async def end(self, counts: dict[str, JsonValue]) -> None:
         """Write that the script has ended, once."""
         if not self.has_ended:
             self.has_ended = True
-            await self._journal.note(EventType.SCRIPT_ENDED, counts, "script has ended")
+            await self._note(EventType.SCRIPT_ENDED, counts, "script has ended")
 
 
 async def read_result(data: Mapping[str, Any], call: ScriptCall, blobs: BlobStore) -> SettledCall:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from typing import IO, Any
 
 from pydantic import JsonValue
@@ -26,6 +27,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage, Verification
 from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.scripts.agents import script_agents
 from fanout.orchestrator.scripts.program import InvalidScript, interpreter_version
 from fanout.orchestrator.scripts.run import ScriptError, ScriptValue, run_script
@@ -44,8 +46,9 @@ from ..services import JobServices
 from ..session_journal import AttemptJournal
 from ..shared_limits import JobUsage, SharedBudget
 from ..verification import max_reworks, run_verification
+from .earlier_answers import EarlierAnswers
+from .file_calls import FileCalls
 from .script_calls import ScriptCalls
-from .script_files import FileCalls
 from .script_jobs import ScriptJobs, fits_schema
 from .script_journal import ScriptJournal, results_of_jobs
 
@@ -65,6 +68,7 @@ class ScriptWorker:
         sandbox: The sandbox of the job's own files.
         journal: The attempt's journal.
         lease: The attempt's lease.
+        default_model: The model if neither a job nor its agent's definition names one.
     """
 
     def __init__(
@@ -78,8 +82,11 @@ class ScriptWorker:
         sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
+        default_model: str,
     ) -> None:
         self._services = services
+        self._lease = lease
+        self._default_model = default_model
         self._spec = spec
         self._definition = definition
         self._limits = limits
@@ -87,6 +94,7 @@ class ScriptWorker:
         self._journal = journal
         self._ends_at = ends_at
         self._began_at = elapsed_clock()
+        self._is_first = True
         self._shared = SharedBudget(services, spec)
         self._used = JobUsage(self._shared)
         self._children = ChildJobs(
@@ -112,7 +120,7 @@ class ScriptWorker:
         self._checkpoints = Checkpoints(
             sandbox, services.blobs, services.ledger, lease, used=self._used.own, interval_seconds=0
         )
-        self._steps = ScriptJournal(journal, services.blobs)
+        self._steps = ScriptJournal(journal, services.blobs, self._store_summary)
 
     @property
     def usage(self) -> Usage:
@@ -145,9 +153,9 @@ class ScriptWorker:
             await uninterrupted(calls.close())
 
     async def _run(self, source: str, calls: ScriptCalls) -> AgentAnswer:
-        is_new = self._steps.interpreter is None
+        self._is_first = self._steps.interpreter is None
         version = await asyncio.to_thread(interpreter_version)
-        agents = script_agents(self._spec, self._services.definitions) if is_new else None
+        agents = script_agents(self._spec, self._services.definitions) if self._is_first else None
         await self._steps.start(version)
         ended = await run_script(
             source,
@@ -159,12 +167,16 @@ class ScriptWorker:
         )
         await calls.flush()
         if not isinstance(ended, ScriptValue):
-            return self._waits(calls)
+            return await self._waits(calls)
         self._check_replayed()
         await calls.look()
         if await calls.land_phase():
-            return self._waits(calls)
+            return await self._waits(calls)
         return await self._answer(ended.value, calls)
+
+    async def _store_summary(self, summary: str) -> None:
+        claim, summaries = self._lease.claim, self._services.ledger.script_summaries
+        await through_outage(partial(summaries.write, claim.spec.id, claim.token, summary))
 
     def _check_replayed(self) -> None:
         """Refuse an end before all that earlier attempts have done.
@@ -193,6 +205,7 @@ class ScriptWorker:
         return ScriptCalls(
             self._spec,
             jobs,
+            EarlierAnswers(self._services, self._spec, jobs, self._default_model),
             self._steps,
             files,
             self._collector,
@@ -238,12 +251,17 @@ class ScriptWorker:
         left = self._children.left()
         return Spent(spent, {name: float(max(value, 0)) for name, value in left.items()})
 
-    def _waits(self, calls: ScriptCalls) -> AgentAnswer:
+    async def _waits(self, calls: ScriptCalls) -> AgentAnswer:
+        await self._steps.summarise()
         approvals = calls.approvals(self._definition.name)
-        tasks = calls.awaited(elapsed_clock() - self._began_at)
+        tasks = calls.awaited(self._replay_seconds(calls))
         if not approvals and not tasks.started:
             raise ScriptAborted("The script failed: it waits for nothing that could arrive.")
         return AgentAnswer(approvals=approvals, tasks=tasks)
+
+    def _replay_seconds(self, calls: ScriptCalls) -> float:
+        """Return how long the replay took; the first attempt has nothing to replay."""
+        return 0.0 if self._is_first else calls.replayed_at - self._began_at
 
     async def _end(self, calls: ScriptCalls) -> dict[str, JsonValue]:
         """Cancel what nobody waits for, and write the counts of the end; return them."""
@@ -261,9 +279,11 @@ class ScriptWorker:
             "cancelled": cancelled,
             "never_run": len(never),
             "kept": sum(one.is_kept for one in made),
+            "reused": sum(bool(one.reuses) for one in made),
             "reasons": reasons[:MAX_REASONS],
         }
         await self._steps.end(counts)
+        await self._steps.summarise()
         return counts
 
     async def _answer(self, value: Any, calls: ScriptCalls) -> AgentAnswer:
@@ -306,8 +326,8 @@ def _summary(value: Any, counts: dict[str, JsonValue]) -> str:
     """Return what people read of a script's end: its value if it is a text, and its counts."""
     done = f"{counts['answered']} of {count(int(str(counts['asked'])), 'call')} answered"
     others = [
-        f"{counts[name]} {text}"
-        for name, text in (("failed", "failed"), ("cancelled", "cancelled"), ("kept", "kept"))
+        f"{counts[name]} {name}"
+        for name in ("failed", "cancelled", "kept", "reused")
         if counts[name]
     ]
     counted = ", ".join([done, *others])

@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.spec import TreeBounds
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from fanout.orchestrator.jobs.store.reservations import (
+from fanout.orchestrator.jobs.store.reservation_store import (
     CallSize,
     SharedLimit,
     UsedUp,

@@ -16,7 +16,7 @@ from fanout.orchestrator.deep_agent import (
 from fanout.orchestrator.delegation.submission_check import without_price
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.jobs.store.reservations import (
+from fanout.orchestrator.jobs.store.reservation_store import (
     CallSize,
     ReservationStore,
     SharedLimit,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.deep_agent.budget import Budget, limit_reached
 from fanout.orchestrator.deep_agent.failures import BudgetUsedUp, ModelDenied
-from fanout.orchestrator.deep_agent.models.reservations import reserving
+from fanout.orchestrator.deep_agent.models.reserved_requests import reserving
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
 from tests.integration.scripts import call
@@ -77,14 +80,17 @@ async def test_each_attempt_reserves_anew_and_only_what_was_answered_costs_somet
 async def test_a_request_reserves_its_own_limit_else_8192_and_is_sent_with_what_it_got() -> None:
     purse, sent = Purse(), list[int | None]()
 
-    class Seen(ResilientModel):
-        async def _responses(self, candidate: Any, request: LlmRequest, stream: bool) -> Any:
-            sent.append(request.config.max_output_tokens)
-            async for response in super()._responses(candidate, request, stream):
+    inner = scripted([{"text": "done"}]).candidates[0]
+
+    class Service(BaseLlm):
+        async def generate_content_async(
+            self, llm_request: LlmRequest, stream: bool = False
+        ) -> AsyncGenerator[LlmResponse, None]:
+            sent.append(llm_request.config.max_output_tokens)
+            async for response in inner.generate_content_async(llm_request, stream=stream):
                 yield response
 
-    inner = scripted([{"text": "done"}]).candidates
-    model = Seen(model="m", candidates=inner, retries=AT_ONCE)
+    model = ResilientModel(model="m", candidates=[Service(model=inner.model)], retries=AT_ONCE)
     await ask(model, purse)
     await ask(model, purse, 700)
     purse.most = None  # nothing binds it
