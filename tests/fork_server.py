@@ -43,6 +43,7 @@ COMMAND_MODULES = (
     "diff",
     "doctor",
     "examples",
+    "environment",
     "images",
     "init",
     "inspection",

@@ -57,17 +57,20 @@ class LoopbackHandler(Methods):
 
 @contextmanager
 def loopback_server(
-    handler: type[BaseHTTPRequestHandler], make_state: Callable[[str], T]
+    handler: type[BaseHTTPRequestHandler],
+    make_state: Callable[[str], T],
+    address: str = "127.0.0.1",
 ) -> Iterator[T]:
     """Serve with this handler.
 
     Args:
         handler: Answers each request.
         make_state: Makes what its requests share, of the server's URL; this is yielded.
+        address: Of this machine's loopback.
     """
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer((address, 0), handler) as server:
         server.daemon_threads = True
-        state = server.state = make_state(f"http://127.0.0.1:{server.server_port}")
+        state = server.state = make_state(f"http://{address}:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:

@@ -350,18 +350,8 @@ class WorkerProcess:
             self._why_local = "FANOUT_SANDBOX__PROVIDER is local."
             folder = self._settings.state_dir / "sandboxes"
             return sandbox.LocalProvider(self._blobs.fetch, root=folder, installation=installation)
-        docker = sandbox.DockerProvider(
-            self._blobs.fetch,
-            installation=installation,
-            worker=self._name,
-            runtime=options.runtime,
-            warm=options.warm,
-            processes=max(1, self._settings.worker.processes),
-            living_workers=self._own_ledger.living_workers,
-            ca_file=options.ca_file,
-            disk_quota=options.disk_quota,
-            disk_reserve_bytes=options.disk_reserve_bytes,
-            first_uid=options.first_uid,
+        docker = docker_provider(
+            self._settings, self._blobs.fetch, self._own_ledger, self._name, options.warm
         )
         engine = await docker.probe(options.image)
         self._host = engine.id
@@ -520,6 +510,38 @@ class WorkerProcess:
         log.error("grace time is over, worker exits at once", jobs=jobs)
         # Without jobs only sandboxes remain to be removed, which the next worker does.
         os._exit(1 if jobs else self.exit_code)
+
+
+def docker_provider(
+    settings: Settings,
+    snapshots: sandbox.SnapshotSource,
+    own_ledger: OwnLedger,
+    worker: str,
+    warm: int | None,
+) -> sandbox.DockerProvider:
+    """Return the provider; there is no I/O here.
+
+    Args:
+        settings: Those of the worker.
+        snapshots: Fetches what jobs start from.
+        own_ledger: Says whose the containers are, and which workers live.
+        worker: The name of this process.
+        warm: How many sandboxes may be started ahead, see `SandboxSettings.warm`.
+    """
+    options = settings.sandbox
+    return sandbox.DockerProvider(
+        snapshots,
+        installation=own_ledger.installation,
+        worker=worker,
+        runtime=options.runtime,
+        warm=warm,
+        processes=max(1, settings.worker.processes),
+        living_workers=own_ledger.living_workers,
+        ca_file=options.ca_file,
+        disk_quota=options.disk_quota,
+        disk_reserve_bytes=options.disk_reserve_bytes,
+        first_uid=options.first_uid,
+    )
 
 
 def _free_bytes(folder: Path) -> int:

@@ -26,11 +26,13 @@ from .agent.model_access import KeyWatch
 from .agent.services import JobServices
 from .agent.subagent import SubagentFactory
 from .attempt.changes import ChangeCollections
+from .attempt.environments import JobEnvironments
 from .attempt.job_runner import JobRunner
 from .heartbeat import Heartbeats
 from .host_fitness import HostFitness
 from .sandbox import SandboxProvider
 from .upkeep.cancellations import Cancellations
+from .upkeep.environment_retention import EnvironmentRetention
 from .upkeep.late_changes import LateChanges
 from .upkeep.own_ledger import OwnLedger
 from .upkeep.warm_up import Forecast, load_agent_libraries, warm_up
@@ -78,13 +80,17 @@ class JobExecution:
         cancellations = Cancellations(
             urgent_ledger, heartbeats, (self._cancel_remote_task, on_cancelled)
         )
-        forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
+        environments = JobEnvironments(services, provider, settings.sandbox.image)
+        forecast = Forecast(
+            services, provider, environments, settings.sandbox.image, settings.sandbox.warm
+        )
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             late_changes.run,
             cancellations.run,
             activities.run,
             KeyWatch(services, settings.model, settings.worker.pool).run,
             *([forecast.run] if settings.sandbox.provider == "docker" else []),
+            *_environment_loops(settings, provider),
         )
         self.runner = JobRunner(
             services,
@@ -92,6 +98,7 @@ class JobExecution:
             provider=provider,
             heartbeats=heartbeats,
             fitness=fitness,
+            environments=environments,
             subagents=SubagentFactory(
                 services=services,
                 default_model=settings.model,
@@ -135,6 +142,19 @@ class JobExecution:
     @cached_property
     def _abandoned_tasks(self) -> extras.AbandonedTasks:
         return extras.AbandonedTasks(self._services)
+
+
+def _environment_loops(
+    settings: Settings, provider: SandboxProvider
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    if provider.environments is None:
+        return []
+    retention = EnvironmentRetention(
+        provider.environments,
+        unused_seconds=settings.sandbox.environment_seconds,
+        most_bytes=settings.sandbox.environment_bytes,
+    )
+    return [retention.run]
 
 
 def _create_remote_agent(*arguments: Any, **options: Any) -> JobWorker:

@@ -87,7 +87,7 @@ SECTIONS = {
     "Serve": ("up", "down", "worker", "serve", "keys", "mcp", "flower", "adk"),
     "Set up": (
         *("init", "doctor", "demo", "example", "agents", "config"),
-        *("images", "clean", "completion"),
+        *("images", "environment", "clean", "completion"),
     ),
 }
 """The sections of `fanout --help` with their commands, in order."""
@@ -108,6 +108,13 @@ IMAGE_COMMANDS = {
     "check": "images.check",
 }
 """The commands of `fanout images`."""
+
+ENVIRONMENT_COMMANDS = {
+    "ls": "environment.ls",
+    "build": "environment.build",
+    "rm": "environment.rm",
+}
+"""The commands of `fanout environment`."""
 
 AGENT_COMMANDS = {"new": "new_agent.new"}
 """The commands of `fanout agents`, which lists the agents without one."""
@@ -234,6 +241,10 @@ class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
 
 
+class _EnvironmentCommands(LazyGroup):
+    functions = ENVIRONMENT_COMMANDS
+
+
 class _AgentCommands(LazyGroup):
     functions = AGENT_COMMANDS
 
@@ -337,6 +348,12 @@ images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
+environment = typer.Typer(
+    help="List, prepare and remove the environments of this host.",
+    cls=_EnvironmentCommands,
+    no_args_is_help=True,
+)
+app.add_typer(environment, name="environment")
 script = typer.Typer(
     help="Check a script, and list those that fanout brings along.",
     cls=_ScriptCommands,

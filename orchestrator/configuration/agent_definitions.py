@@ -42,6 +42,7 @@ from .definition_files import (
     is_relative,
 )
 from .known_names import BUILT_IN_TOOLS, existing_tool, possible_model
+from .setup_definition import SetupDefinition
 
 DEFAULT_MAX_BYTES = 16 * 1024**2
 """The default of `max_bytes`: a hundred source files of usual size, or a few images. A worker holds
@@ -51,7 +52,7 @@ MOST_BYTES = 256 * 1024**2
 much."""
 
 WITHOUT_MODEL = frozenset(
-    {"name", "description", "a2a", "limits", "max_running", "output_schema", "image"}
+    {"name", "description", "a2a", "limits", "max_running", "output_schema", "image", "setup"}
     | {"verify", "max_reworks", "network", "credentials", "include"}
 )
 """The keys of a definition that apply to a remote agent. It has its own instruction, model and
@@ -253,6 +254,8 @@ class AgentDefinition(WireModel):
     """Whether it may have a script of its own call them: the tool `run_script`, in jobs."""
     image: str | None = None
     """None: the installation's image."""
+    setup: SetupDefinition | None = None
+    """Commands that prepare an environment for its jobs, once for many of them."""
     limits: Limits = Limits()
     """The limits of its jobs, unless a job sets its own."""
     max_running: int | None = Field(default=None, ge=1)
@@ -375,6 +378,7 @@ INNER_MODELS: dict[str, type[WireModel]] = {
     "credentials": CredentialDefinition,
     "a2a": RemoteAgentDefinition,
     "limits": Limits,
+    "setup": SetupDefinition,
     "loops": LoopDefinition,
     "summarization": SummarizationDefinition,
 }

@@ -103,6 +103,11 @@ class SandboxSettings(_Section):
     disk_reserve_bytes: int = Field(default=2 * GIB, ge=0)
     """The free space of the engine's disk below which no sandbox opens, and the largest job is
     stopped."""
+    environment_seconds: float = Field(default=7 * 24 * 3600, ge=60)
+    """How long a prepared environment stays on an engine that no job uses: a week."""
+    environment_bytes: int = Field(default=20 * GIB, ge=0)
+    """The size of the prepared environments on an engine above which the longest unused ones are
+    removed: a tenth of a common disk."""
 
 
 class WorkerSettings(_Section):

@@ -93,6 +93,13 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     "ScriptDiverged": FailureText(
         "The script made other calls when it was run again, so it was stopped.", _LOOK
     ),
+    "SetupFailed": FailureText(
+        "The set-up of the job's environment failed.",
+        "To see its output: fanout show {id}; after a correction: fanout retry {id}",
+    ),
+    "SetupCutOff": FailureText(
+        "A host that the set-up of the job's environment needs did not respond.", _REPEAT
+    ),
     "VerificationFailed": FailureText(
         "The answer did not pass the job's verification.", "To see the output: fanout result {id}"
     ),
@@ -129,6 +136,10 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     ),
     "ImageUnfit": FailureText(
         "The image cannot be used for sandboxes.", "To check the image: fanout images check IMAGE"
+    ),
+    "EnvironmentMissing": FailureText("The job's prepared environment was removed.", _REPEAT),
+    "EnvironmentsUnfit": FailureText(
+        "The Docker engine cannot have prepared environments.", _DOCTOR
     ),
     "SnapshotUnusable": FailureText(
         "The files that the job starts from are damaged.", "Submit the task as a new job."

@@ -28,6 +28,8 @@
     ├── ScriptAborted         the job's script ended with an error
     │   ├── ScriptIncomplete  it ended, and calls that it asked for were not run
     │   └── ScriptDiverged    run again, it made other calls than before
+    ├── SetupFailed           the set-up of its environment failed; a repetition fails too
+    │   └── SetupCutOff       its set-up lost a host of its network               retryable
     ├── VerificationFailed    its answers did not pass the job's verification
     ├── ModelUnavailable      the model's service did not respond, after all retries  retryable
     ├── ModelClosed           a model may not be asked for longer than the job may wait
@@ -203,6 +205,16 @@ class ScriptIncomplete(ScriptAborted):
 
 class ScriptDiverged(ScriptAborted):
     """The job's script was run again, and made other calls than before; nothing was submitted."""
+
+
+class SetupFailed(JobFailure):
+    """The set-up of the job's environment failed; the text ends with its output."""
+
+
+class SetupCutOff(SetupFailed):
+    """A command of the set-up failed, and a host that it may reach did not answer."""
+
+    retryable = True
 
 
 class VerificationFailed(JobFailure):

@@ -41,8 +41,8 @@ class Activity(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: str
-    """`start` (of the agent), `sandbox`, `model`, `queue` (the rate limit of a model), `tool`,
-    `verification` or `landing`; other releases may know more."""
+    """`start` (of the agent), `environment` (its set-up), `sandbox`, `model`, `queue` (the rate
+    limit of a model), `tool`, `verification` or `landing`; other releases may know more."""
     since: float
     """When it began, in seconds since the epoch."""
     model: str | None = None

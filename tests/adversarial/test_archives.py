@@ -101,7 +101,7 @@ def _read(kind: type[tarfile.TarInfo], header: bytearray) -> object:
 
 
 def unpack_as_steward(archive: Path, target: Path) -> None:
-    archives.unpack(archive, target, snapshots._give_to_agent)
+    archives.unpack(archive, target, snapshots.give_to_agent)
 
 
 def unpack_as_local(archive: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.workers.attempt.opening import agent_credentials
+from fanout.workers.attempt.credentials import proxy_credentials
 from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink
@@ -65,7 +65,9 @@ def credential(host: str, **fields: Any) -> Credential:
             "credentials": [{"host": host, "secret": "GIT_TOKEN", **fields}],
         }
     )  # fmt: skip
-    (made,) = agent_credentials(definition, {"GIT_TOKEN": SecretStr(CANARY)})
+    (made,) = proxy_credentials(
+        definition.name, definition.credentials, {"GIT_TOKEN": SecretStr(CANARY)}
+    )
     return made
 
 
@@ -605,7 +607,7 @@ def test_a_secret_that_the_worker_does_not_have_is_named() -> None:
     )  # fmt: skip
 
     with pytest.raises(InvalidJob, match="FANOUT_SECRETS__REDIS_URL") as raised:
-        agent_credentials(definition, {"GIT_TOKEN": SecretStr(CANARY)})
+        proxy_credentials(definition.name, definition.credentials, {"GIT_TOKEN": SecretStr(CANARY)})
 
     assert CANARY not in str(raised.value)
     assert raised.value.retryable is False

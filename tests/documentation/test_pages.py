@@ -17,6 +17,7 @@ from fanout.orchestrator.cli.commands.mcp import KEY_VARIABLE
 from fanout.orchestrator.cli.commands.scripts import read_replies
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.configuration.setup_definition import read_repository_setup
 from fanout.orchestrator.deep_agent.models.scripted_model import Script
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.server.notifications.messages import HookEvent
@@ -135,11 +136,13 @@ def test_every_definition_of_an_agent_can_be_loaded(tmp_path: Path):
         assert name in load_agent_definitions(folder), str(block)
 
 
-def test_every_other_yaml_is_a_script_of_a_model_or_the_replies_of_a_dry_run(tmp_path: Path):
+def test_every_other_yaml_is_a_script_of_a_model_replies_of_a_dry_run_or_a_set_up(tmp_path: Path):
     for block in of("yaml"):
         if block.text.lstrip().startswith("- {match"):
             (tmp_path / "replies.yaml").write_text(block.text)
             assert read_replies(tmp_path / "replies.yaml"), str(block)
+        elif block.text.startswith("commands:"):
+            assert read_repository_setup(block.text.encode()).commands, str(block)
         elif not is_definition(block.text):
             assert Script.model_validate(yaml.safe_load(block.text)), str(block)
 

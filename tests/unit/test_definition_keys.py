@@ -56,6 +56,15 @@ def test_what_is_set_is_taken_and_the_rest_is_the_deep_agents_default(tmp_path: 
             "unknown key 'summarization.when'. Known are trigger, keep, model",
         ),
         (
+            "setup:\n  comands: [make]\n",
+            r"one.yaml:5: unknown key 'setup.comands'. Did you mean commands\?",
+        ),
+        ("setup:\n  key_files: [/etc/x]\n", r"one.yaml:5: setup.key_files.0: '/etc/x' is not"),
+        (
+            "setup:\n  credentials: [{host: a.example, secret: KEY}]\n",
+            "one.yaml:4: setup: credentials: add a.example to network",
+        ),
+        (
             "limits:\n  cups: 1\n",
             r"one.yaml:5: unknown key 'limits.cups'. Did you mean cpus\?",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,7 +30,7 @@ async def test_claims_lead_to_one_more_look(monkeypatch: pytest.MonkeyPatch) -> 
     queue = Queue()
     services: Any = SimpleNamespace(ledger=queue)
     provider: Any = SimpleNamespace(expect_next=lambda _specs: None)
-    looking = Forecast(services, provider, "image", None)
+    looking = Forecast(services, provider, cast("Any", None), "image", None)
     running = asyncio.create_task(looking.run())
     await asyncio.sleep(0.05)
     assert queue.looks == 1

@@ -85,6 +85,9 @@ class Attempt:
         """What is left of the job's time after earlier attempts."""
         self.ends_at = claimed_at + limits.timeout_seconds - claim.ran_seconds
         """When the job's time is over, on `elapsed_clock`."""
+        self.stood_still_seconds = 0.0
+        """The time of the attempt that is not the job's."""
+        self._alarm: asyncio.TimerHandle | None = None
         self.stopped_by: JobFailure | None = None
         """Why the attempt was stopped; the first reason counts."""
         self.stopped_at: float | None = None
@@ -166,12 +169,32 @@ class Attempt:
     @contextlib.contextmanager
     def deadline(self) -> Iterator[None]:
         """Stop the attempt when the job's time is over, unless the context was left before."""
-        late = out_of_time(self.timeout_seconds)
-        alarm = asyncio.get_running_loop().call_later(self.left_seconds, self.stop, late)
+        self._set_alarm(self.left_seconds)
         try:
             yield
         finally:
-            alarm.cancel()
+            self._stop_alarm()
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Let no time of the job pass while the context is open."""
+        begun_at = elapsed_clock()
+        self._stop_alarm()
+        try:
+            yield
+        finally:
+            seconds = elapsed_clock() - begun_at
+            self.stood_still_seconds += seconds
+            self.ends_at += seconds
+            self._set_alarm(max(self.ends_at - elapsed_clock(), 0))
+
+    def _set_alarm(self, seconds: float) -> None:
+        late = out_of_time(self.timeout_seconds)
+        self._alarm = asyncio.get_running_loop().call_later(seconds, self.stop, late)
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +205,8 @@ class AttemptOutcome:
     """Whether the agent was at work; otherwise the job ends with what its last checkpoint has."""
     has_sandbox: bool = False
     """Whether the attempt's sandbox was opened."""
+    stood_still_seconds: float = 0.0
+    """The time of the attempt that is not the job's."""
     leaves_files: bool = True
     """Whether this host may have files of the job."""
     summary: str = ""

@@ -59,6 +59,7 @@ from ..host_fitness import HostFitness
 from ..sandbox import HostFault, LazySandbox, Sandbox, SandboxProvider
 from .attempt import Attempt, AttemptOutcome, commit, find_failure, make_result
 from .changes import ChangeCollections, with_stray_commits
+from .environments import JobEnvironments
 from .known_files import StartReader
 from .opening import lazy_sandbox
 from .traced import ClaimTimes, traced_attempt
@@ -100,6 +101,7 @@ class JobRunner:
         provider: Opens the sandboxes.
         heartbeats: Renews the leases.
         fitness: Says whether this host can open sandboxes.
+        environments: Prepare the environments.
         subagents: Makes the agents.
         activities: Write what the jobs do at this moment.
         collections: Collects the changes.
@@ -119,6 +121,7 @@ class JobRunner:
         provider: SandboxProvider,
         heartbeats: Heartbeats,
         fitness: HostFitness,
+        environments: JobEnvironments,
         subagents: SubagentFactory,
         activities: Activities,
         collections: ChangeCollections,
@@ -153,6 +156,7 @@ class JobRunner:
         self._attempts: set[Attempt] = set()
         self._discarding: set[asyncio.Task[None]] = set()
         self._start_reader = StartReader(services.blobs)
+        self._environments = environments
 
     async def run(
         self, job_id: str, progress: Progress, dispatch: str = "", sent_at: object = None
@@ -187,7 +191,8 @@ class JobRunner:
                 log.info("attempt started")
                 self._services.totals.add(ATTEMPTS_STARTED)
                 outcome = await self._attempt(claim, claimed_at, progress)
-                result = await self._conclude(claim, outcome, elapsed_clock() - claimed_at)
+                ran_seconds = elapsed_clock() - claimed_at - outcome.stood_still_seconds
+                result = await self._conclude(claim, outcome, ran_seconds)
                 self._count(outcome, result)
                 ended = result.state if isinstance(result, JobResult) else "not final"
                 _note_end(trace, outcome, result)
@@ -292,6 +297,7 @@ class JobRunner:
         return replace(
             outcome,
             has_sandbox=attempt.has_sandbox,
+            stood_still_seconds=attempt.stood_still_seconds,
             messages_read=journal.messages_read,
             context=journal.context_stats,
         )
@@ -338,6 +344,7 @@ class JobRunner:
                     host=self._registration().host,
                     journal=journal,
                     start_reader=self._start_reader,
+                    environments=self._environments,
                 ) as sandbox,
             ):
                 agent = self._subagents.create(

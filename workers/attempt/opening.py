@@ -15,19 +15,16 @@ small however many connections a job makes.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from urllib.parse import quote
 
 from pydantic import JsonValue, SecretStr
 
 from fanout.orchestrator.cancellation import cancel_and_wait, ended
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
-from fanout.orchestrator.configuration.credentials import CredentialDefinition
 from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, JobFailure, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
@@ -42,7 +39,6 @@ from ..agent.services import JobServices
 from ..agent.session_journal import AttemptJournal
 from ..sandbox import (
     ConnectionRecord,
-    Credential,
     LazySandbox,
     NetworkLimitReached,
     Sandbox,
@@ -52,6 +48,8 @@ from ..sandbox import (
     merge_into,
 )
 from .attempt import Attempt
+from .credentials import proxy_credentials
+from .environments import JobEnvironments
 from .known_files import DefinitionFolder, FilesBefore, StartReader
 
 YOUR_CHANGES = "your changes"
@@ -82,6 +80,7 @@ async def lazy_sandbox(
     host: str,
     journal: AttemptJournal,
     start_reader: StartReader,
+    environments: JobEnvironments,
 ) -> AsyncIterator[LazySandbox]:
     """Yield an attempt's sandbox, which is opened when something needs it, and close it at the end.
 
@@ -95,6 +94,7 @@ async def lazy_sandbox(
         host: Where this worker's sandboxes are.
         journal: The attempt's journal; the opening appends which files the sandbox has.
         start_reader: Reads files of what the job starts from.
+        environments: Prepare the job's environment, before anything else.
 
     Raises:
         LeaseLost: The attempt's lease is lost.
@@ -103,13 +103,15 @@ async def lazy_sandbox(
         BlobMissing: These changes are not stored any more.
         InvalidJob: They cannot be read, a definition file cannot be written, or the agent needs a
             secret that this worker does not have.
+        SetupFailed: The set-up of its environment failed.
         SandboxFailure: See `workers.sandbox`.
     """
     claim = attempt.claim
     spec = sandbox_spec(
         claim.spec, attempt.definition, attempt.limits, services.secrets, default_image
     )
-    spec = replace(spec, attempt=claim.attempt)
+    environment = await environments.prepared(attempt, journal.activity)
+    spec = replace(spec, attempt=claim.attempt, environment=environment)
     definition = DefinitionFolder(attempt.definition, await provider.home(spec.job_id))
     last = await journal.last_sandbox()
     with contextlib.ExitStack() as expecting:
@@ -175,7 +177,7 @@ def sandbox_spec(
         image=definition.image or default_image,
         limits=limits,
         **job.start.update(),
-        credentials=agent_credentials(definition, secrets),
+        credentials=proxy_credentials(definition.name, definition.credentials, secrets),
     )
 
 
@@ -231,6 +233,8 @@ class _Opening:
         self.on_opened()
         ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self.host}
         ready["files"] = sandbox.files_id
+        if spec.environment:
+            ready["environment"] = spec.environment
         if self.last is not None and not has_files:
             entry = await checkpoint.restore(sandbox, self.blobs, self.journal)
             has_files = entry is not None
@@ -282,52 +286,6 @@ def _has_files(last: JournalEvent, sandbox: Sandbox) -> bool:
     Workers of older releases did not name the files; then they are taken to be the same.
     """
     return last.data.get("files", sandbox.files_id) == sandbox.files_id
-
-
-def agent_credentials(
-    definition: AgentDefinition, secrets: Mapping[str, SecretStr]
-) -> tuple[Credential, ...]:
-    """Return the credentials of an agent's jobs.
-
-    Args:
-        definition: The agent's definition.
-        secrets: The worker's secrets by name.
-
-    Raises:
-        InvalidJob: A secret is not set; the message names it.
-    """
-    return tuple(
-        _credential(credential, _secret(definition, credential.secret, secrets))
-        for credential in definition.credentials
-    )
-
-
-def _secret(definition: AgentDefinition, name: str, secrets: Mapping[str, SecretStr]) -> str:
-    if name not in secrets:
-        raise InvalidJob(
-            f"The agent {definition.name} needs the secret {name}: set "
-            f"FANOUT_SECRETS__{name} for the worker."
-        )
-    return secrets[name].get_secret_value()
-
-
-def _credential(definition: CredentialDefinition, secret: str) -> Credential:
-    host, port = definition.address
-    value = definition.value(secret)
-    spellings = {secret, quote(secret, safe="")}
-    if definition.scheme == "basic":
-        spellings.add(value.removeprefix("Basic "))
-    spellings.add(base64.b64encode(secret.encode()).decode().rstrip("="))
-    return Credential(
-        host=host,
-        port=port,
-        secret=definition.secret,
-        header=definition.header,
-        value=SecretStr(value),
-        hidden=tuple(SecretStr(spelling) for spelling in sorted(spellings)),
-        methods=definition.methods,
-        paths=definition.paths,
-    )
 
 
 @dataclass

@@ -1,4 +1,8 @@
+from .credential import Credential
+from .docker.naming import COMMAND
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
+from .egress.uplink import AllowedHosts
+from .environment import EnvironmentRecord, EnvironmentRequest, Environments, SetupStep
 from .errors import (
     DiskLimitExceeded,
     EngineForbidden,
@@ -18,7 +22,6 @@ from .protocol import (
     WORKSPACE,
     Command,
     ConnectionRecord,
-    Credential,
     NetworkLimitReached,
     Process,
     ProcessEnded,
@@ -30,8 +33,10 @@ from .protocol import (
 )
 
 __all__ = [
+    "COMMAND",
     "DEFAULT_IMAGE",
     "WORKSPACE",
+    "AllowedHosts",
     "Command",
     "ConnectionRecord",
     "Credential",
@@ -39,6 +44,9 @@ __all__ = [
     "DockerProvider",
     "EngineForbidden",
     "EngineUnavailable",
+    "EnvironmentRecord",
+    "EnvironmentRequest",
+    "Environments",
     "FilesMissing",
     "HostFault",
     "ImageMissing",
@@ -55,6 +63,7 @@ __all__ = [
     "SandboxProvider",
     "SandboxSpec",
     "SandboxStartFailed",
+    "SetupStep",
     "SnapshotSource",
     "SnapshotUnusable",
     "TrafficRecord",

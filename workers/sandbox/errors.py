@@ -14,7 +14,9 @@ SandboxFailure (orchestrator.jobs.failures)
 ├── ChangesNotCollected   what the job wrote cannot be read within its limits
 │   └── ChangesUnreadable a second try may read it
 ├── SnapshotUnusable      the archive is damaged or leaves its root
-└── DiskLimitExceeded     the job wrote more than its limit
+├── DiskLimitExceeded     the job wrote more than its limit
+├── EnvironmentMissing    a prepared environment was removed meanwhile     retryable
+└── EnvironmentsUnfit     the engine cannot have prepared environments
 """
 
 from __future__ import annotations
@@ -97,6 +99,18 @@ class SnapshotUnusable(SandboxFailure):
 
 class DiskLimitExceeded(SandboxFailure):
     """The job's workspace exceeds its disk limit; the message names the limit."""
+
+
+class EnvironmentMissing(SandboxFailure):
+    """A prepared environment was removed between its preparation and its use."""
+
+    retryable = True
+
+
+class EnvironmentsUnfit(SandboxFailure):
+    """The engine cannot mount prepared environments below the files of jobs."""
+
+    depends_on_host = True
 
 
 class FilesMissing(SandboxFailure):

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol, TypeVar
 
-from pydantic import SecretStr
-
 from fanout.orchestrator.deep_agent import (
     Backend,
     Entry,
@@ -31,6 +29,9 @@ from fanout.orchestrator.deep_agent import (
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.portable.command_output import BoundedOutput
+
+from .credential import Credential
+from .environment import Environments
 
 T = TypeVar("T")
 
@@ -147,25 +148,6 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Credential:
-    """A header that the proxy puts into the requests to one host, outside of the sandbox."""
-
-    host: str
-    port: int
-    secret: str
-    """The secret's name, for reports."""
-    header: str
-    value: SecretStr
-    """The header's whole value."""
-    hidden: tuple[SecretStr, ...]
-    """The texts that a response must not carry into the sandbox: the secret in its spellings."""
-    methods: tuple[str, ...] | None = None
-    """The permitted methods; None: all."""
-    paths: tuple[str, ...] | None = None
-    """The permitted paths, `*` standing for any characters; None: all."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ConnectionRecord:
     """A connection that has ended, or one that was refused. It contains no path and no header."""
 
@@ -175,6 +157,8 @@ class ConnectionRecord:
     is_allowed: bool
     reason: str = ""
     """Why it was refused or cut; empty for one that ended normally."""
+    is_unreachable: bool = False
+    """It was refused because the host does not answer, or has no address."""
     sent_bytes: int = 0
     """The bytes sent to the host."""
     received_bytes: int = 0
@@ -215,6 +199,8 @@ class SandboxSpec:
     """The blob id of the workspace's archive; None starts with an empty workspace."""
     layers: tuple[str, ...] = ()
     """The blob ids of the change bundles that are applied to it, in order."""
+    environment: str = ""
+    """The key of the prepared environment below these files; empty: none."""
     labels: Mapping[str, str] = field(default_factory=dict)
     credentials: tuple[Credential, ...] = ()
     """What the proxy puts into requests to hosts of the limit `network`."""
@@ -372,6 +358,10 @@ async def nobody(_job_id: str) -> bool:
 
 class SandboxProvider(Protocol):
     """Opens sandboxes; each worker process has one."""
+
+    @property
+    def environments(self) -> Environments | None:
+        """The prepared environments; None where there can be none."""
 
     def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
         """Open a sandbox for one attempt, its workspace filled from the snapshot and the layers.

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 from google.adk.runners import InMemoryRunner
@@ -31,6 +32,7 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.spec import JobSpec
 
 from ..agent.services import JobServices
+from ..attempt.environments import JobEnvironments
 from ..attempt.opening import sandbox_spec
 from ..sandbox import SandboxProvider, SandboxSpec
 
@@ -62,6 +64,7 @@ class Forecast:
     Args:
         services: The stores, the agents and the limits.
         provider: Is informed of the jobs that will probably need a sandbox.
+        environments: Say which prepared environments they will have.
         default_image: The image of an agent whose definition names none.
         warm: How many sandboxes a setting allows to be started ahead; None: there is none.
     """
@@ -70,11 +73,13 @@ class Forecast:
         self,
         services: JobServices,
         provider: SandboxProvider,
+        environments: JobEnvironments,
         default_image: str,
         warm: int | None,
     ) -> None:
         self._services = services
         self._provider = provider
+        self._environments = environments
         self._default_image = default_image
         self._next_jobs = max(NEXT_JOBS, warm or 0)
         self._is_outdated = asyncio.Event()
@@ -103,15 +108,18 @@ class Forecast:
             LedgerUnavailable: Redis does not answer.
         """
         jobs = await self._services.ledger.upcoming(self._next_jobs)
-        self._provider.expect_next(self._sandboxes(jobs))
+        self._provider.expect_next(await self._sandboxes(jobs))
 
-    def _sandboxes(self, jobs: Iterable[JobSpec]) -> list[SandboxSpec]:
+    async def _sandboxes(self, jobs: Iterable[JobSpec]) -> list[SandboxSpec]:
         found = []
         for job in jobs:
             try:
                 definition = self._services.definitions[job.agent]
                 limits, secrets = self._services.limits_of(job), self._services.secrets
-                found.append(sandbox_spec(job, definition, limits, secrets, self._default_image))
+                spec = sandbox_spec(job, definition, limits, secrets, self._default_image)
+                environment = await self._environments.expected(job)
+                if environment is not None:
+                    found.append(replace(spec, environment=environment))
             except JobFailure:  # another worker's, or it fails when it runs
                 continue
         return found

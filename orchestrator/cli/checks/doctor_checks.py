@@ -338,6 +338,7 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
         *(Check("warn", "worker", found, advice) for found, advice in differences),
         *_disk_limits(workers),
         *_folder_renames(workers),
+        *_environments(settings, workers, definitions),
         *_closed_models(closed),
         *await _service_keys(reachable),
     ]
@@ -496,6 +497,26 @@ def _folder_renames(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
                 "container mount: see FANOUT_SANDBOX__DISK_QUOTA."
             )
             yield Check("warn", "folder renames", found, advice)
+
+
+def _environments(
+    settings: Settings, workers: Sequence[WorkerInfo], definitions: AgentDefinitions
+) -> Iterable[Check]:
+    """Report whether the environments of agents with a set-up can be prepared."""
+    agents = [each.name for each in definitions.values() if each.setup and each.setup.commands]
+    if not agents:
+        return
+    unable = [worker.name for worker in workers if worker.protection.get("disk") == "watch"]
+    found = f"prepared for jobs of {', '.join(agents)}"
+    if settings.sandbox.provider == "local":
+        advice = "Their jobs are refused: set FANOUT_SANDBOX__PROVIDER=docker."
+        yield Check("warn", "environments", f"local sandboxes have none: {found}", advice)
+    elif unable:
+        advice = "See FANOUT_SANDBOX__DISK_QUOTA: the engine has to let a container mount."
+        named = ", ".join(unable[:MAX_NAMED_WORKERS])
+        yield Check("warn", "environments", f"{found}, but not by {named}", advice)
+    else:
+        yield Check("ok", "environments", f"{found}; to list them: fanout environment ls")
 
 
 async def own_installation(settings: Settings) -> str | None:

@@ -73,6 +73,7 @@ MOST_LABELS = 3
 
 _ACTIVITIES = {
     "start": "starting the agent",
+    "environment": "preparing its environment",
     "sandbox": "starting its sandbox",
     "queue": "waiting for the model's rate limit",
     "verification": "verifying",

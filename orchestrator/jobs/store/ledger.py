@@ -147,6 +147,7 @@ SCRIPTS = (
     "submit", "cancel", "answer", "send",
     "dispatch", "upcoming", "reject", "reap", "forget", "evict", "shorten", "recount", "turn",
     "register", "claim", "lower", "beat", "finish", "release", "give_back", "fail_attempt",
+    "discount",
     "park", "park_for_model", "start",
     "checkpoint", "collect", "activity", "follow",
 )  # fmt: skip
@@ -817,6 +818,16 @@ class Ledger(Records):
             int(is_final),
         )
         return bool(answer)
+
+    async def discount(self, job_id: str, token: int, seconds: float) -> bool:
+        """Take a time from what a job has run; False: the attempt no longer holds it.
+
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            seconds: How long the set-up of its environment took.
+        """
+        return bool(await self._run("discount", job_id, token, milliseconds(seconds)))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Requeue the job for its next attempt; this one is used up.

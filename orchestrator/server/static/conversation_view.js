@@ -344,7 +344,7 @@ export class ConversationView {
   }
 }
 
-const ACTIVITIES = { sandbox: "opens its sandbox", queue: "waits for the rate limit of the model", verification: "runs the verification", landing: "merges changes", changes: "collects its changes" };
+const ACTIVITIES = { environment: "prepares its environment", sandbox: "opens its sandbox", queue: "waits for the rate limit of the model", verification: "runs the verification", landing: "merges changes", changes: "collects its changes" };
 
 // What a running job does, as its record says it; a kind of another release is shown by its name.
 function activityText({ kind, model, tool, attempt, error }) {

@@ -21,7 +21,7 @@ STREAMS = {"logs", "watch"}
 """Each line is a document."""
 WITHOUT_IDS = {
     *("cost", "agents new", "config", "doctor", "images ls", "images check", "clean"),
-    *("up", "down", "example", "keys audit", "script check", "script ls"),
+    *("environment ls", "up", "down", "example", "keys audit", "script check", "script ls"),
 }
 """Their documents are about no job, approval or key."""
 ELSEWHERE = {

@@ -34,6 +34,7 @@ from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
+from fanout.workers.attempt.environments import JobEnvironments
 from fanout.workers.attempt.job_runner import JobRunner
 from fanout.workers.extras import RemoteAgent
 from fanout.workers.heartbeat import Heartbeats
@@ -85,6 +86,8 @@ class FaultySandbox:
 
 class FaultyProvider:
     """Local sandboxes whose opening fails on demand: before anything was made, or after."""
+
+    environments = None
 
     def __init__(self, inner: LocalProvider) -> None:
         self._inner = inner
@@ -204,6 +207,7 @@ class Bench:
             provider=self.provider,
             heartbeats=self.heartbeats,
             fitness=self.fitness,
+            environments=JobEnvironments(services, self.provider, "none"),
             activities=Activities(self.ledger, Totals()),
             subagents=SubagentFactory(
                 services=services,

@@ -16,6 +16,10 @@ WARM = "fanout.warm"
 """The id of a sandbox that was started ahead; the steward knows whether a job has adopted it."""
 PROCESS = "fanout.process"
 
+COMMAND = "command-"
+"""The beginning of the names of workers that a command of a person stands for: they are not
+registered, and what they have runs no longer than they do."""
+
 START_SECONDS = 120.0
 """A container that was not started within this time after its creation never will be: its worker
 died in between."""

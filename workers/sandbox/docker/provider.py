@@ -30,6 +30,7 @@ from ..errors import (
     ChangesUnreadable,
     DiskLimitExceeded,
     EngineUnfit,
+    EnvironmentMissing,
     FilesMissing,
     SandboxDied,
     SandboxStartFailed,
@@ -54,6 +55,7 @@ from .disk_quota import (
     DiskWatch,
 )
 from .engine import Engine
+from .environments import DockerEnvironments
 from .holders import EmptyNetworks, networks_are_slow
 from .image_failures import image_missing
 from .naming import JOB, Names
@@ -283,6 +285,7 @@ class DockerProvider:
         self._disk = DiskSettings(quota=disk_quota, reserve_bytes=disk_reserve_bytes)
         self._disk_watch = DiskWatch(self._steward, self._open.values, disk_reserve_bytes)
         self._watcher: asyncio.Task[None] | None = None
+        self.environments = DockerEnvironments(self._engine, self._steward, self._open_ahead)
 
     async def disk_quota(self) -> DiskQuota:
         """Return what keeps the disk limits of jobs on this engine; starts the steward.
@@ -351,7 +354,34 @@ class DockerProvider:
             SandboxFailure: see `workers.sandbox.errors`.
         """
         hosts = AllowedHosts(container_config.named_hosts(spec.limits))
-        sandbox = await self._start(spec)
+        try:
+            started = await self._start(spec)
+        except EnvironmentMissing:
+            self.environments.note_missing(spec.environment)
+            raise
+        async with self._opened(started, hosts) as sandbox:
+            yield sandbox
+
+    @contextlib.asynccontextmanager
+    async def _open_ahead(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        """Open a sandbox that is no job's: its id is that of files that are prepared ahead.
+
+        The files stay, for the next one with its id, until they are deleted.
+        """
+        hosts = AllowedHosts(container_config.named_hosts(spec.limits))
+        opening = await self._opening()
+        async with opening.gate.urgent():
+            await self._removals.settle(self._names.of_job(spec.job_id))
+            owner = Owner(id=spec.job_id, attempt=None)
+            started = await self._starts.start(opening.steward, Shape.of(spec), owner)
+        async with self._opened(self._sandbox(spec, started, opening.steward), hosts) as sandbox:
+            yield sandbox
+
+    @contextlib.asynccontextmanager
+    async def _opened(
+        self, sandbox: DockerSandbox, hosts: AllowedHosts
+    ) -> AsyncIterator[DockerSandbox]:
+        """Watch and connect a sandbox while the context is open, then close it."""
         try:
             self._open[sandbox.container.name] = sandbox
             if self._watcher is None or self._watcher.done():
@@ -434,7 +464,10 @@ class DockerProvider:
         return await self._leftovers.remove(self._steward, may_stay, keeps_files)
 
     async def close(self) -> None:
-        """End the steward, and remove its volume unless it has files of jobs or another steward."""
+        """End the steward, and remove its volume unless another steward needs it.
+
+        Files of jobs and prepared environments stay.
+        """
         await uninterrupted(self._close())
 
     async def _start(self, spec: SandboxSpec) -> DockerSandbox:
@@ -446,11 +479,14 @@ class DockerProvider:
                 await self._remove_containers(spec.job_id)
                 owner = Owner(id=spec.job_id, attempt=spec.attempt)
                 started = await self._starts.start(opening.steward, Shape.of(spec), owner)
+        return self._sandbox(spec, started, opening.steward)
+
+    def _sandbox(self, spec: SandboxSpec, started: Started, steward: Steward) -> DockerSandbox:
         name = started.container.name
         return DockerSandbox(
             spec,
             started,
-            opened_by=opening.steward,
+            opened_by=steward,
             steward=self._steward,
             remove=partial(self._engine.remove_container, name),
         )
@@ -581,6 +617,7 @@ class DockerProvider:
     async def _close(self) -> None:
         if self._watcher is not None:
             await cancel_and_wait(self._watcher)
+        await self.environments.close()
         await self._pool.close()
         await self._removals.finish()
         await self._networks.close()
@@ -588,9 +625,11 @@ class DockerProvider:
         steward, self._current = self._current, None
         if steward is not None:
             with contextlib.suppress(SandboxFailure):
-                jobs = [] if steward.client.is_dead else await steward.jobs()
+                is_needed = not steward.client.is_dead and bool(
+                    await steward.jobs() or await steward.environments()
+                )
                 await steward.close()
-                if not jobs:
+                if not is_needed:
                     await self._remove_store(steward)
         await self._engine.close()
 

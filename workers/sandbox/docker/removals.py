@@ -26,6 +26,7 @@ from ..protocol import IsLive
 from ..resident.client import ResidentClient
 from .engine import Engine
 from .naming import (
+    COMMAND,
     EXPIRES,
     JOB,
     PROCESS,
@@ -349,6 +350,7 @@ class Leftovers:
         if self._living_workers is None:
             return ()
         missing = {each["Labels"].get(WORKER, "") for each in left} - {self._names.worker}
+        missing = {worker for worker in missing if not worker.startswith(COMMAND)}
         if missing:
             missing -= set(await self._living_workers())
         now = time.monotonic()

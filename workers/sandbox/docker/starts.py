@@ -82,6 +82,8 @@ class Shape:
     """Those that its container has besides our own."""
     snapshot: str | None
     layers: tuple[str, ...]
+    environment: str
+    """The key of the prepared environment."""
 
     @classmethod
     def of(cls, spec: SandboxSpec) -> Shape:
@@ -100,6 +102,7 @@ class Shape:
             labels=tuple(sorted(spec.labels.items())),
             snapshot=spec.snapshot,
             layers=spec.layers,
+            environment=spec.environment,
         )
 
 
@@ -339,6 +342,7 @@ class ContainerStarts:
             disk_bytes=shape.limits.disk_bytes,
             first_uid=self._first_uid,
             ahead=owner.is_ahead,
+            environment=shape.environment,
         )
         if prepared.adopted and not owner.is_ahead:  # by an attempt that may still use it
             await self.remove_adopted(prepared.adopted)

@@ -24,7 +24,13 @@ import structlog
 
 from fanout.orchestrator.cancellation import uninterrupted
 
-from ..errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
+from ..errors import (
+    NOT_COLLECTED,
+    EnvironmentMissing,
+    EnvironmentsUnfit,
+    SandboxStartFailed,
+    SnapshotUnusable,
+)
 from ..inside.archives import add_member
 from ..inside.disks import RENAMING_OVERLAY
 from ..layers import Element, element_archive, read_chain
@@ -70,6 +76,14 @@ _ASKED_JOBS = 500
 _MAX_OPTION_BYTES = 4000
 """The longest options of a mount: the kernel takes one page, and cuts off the rest."""
 _OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,{2},nosuid,nodev"
+_UNFIT = (
+    "This engine cannot have prepared environments: its containers may not mount, as disks of jobs "
+    f"need it, too ({QUOTA_SETTING})."
+)
+
+
+class EnvironmentReady(Exception):
+    """An environment is prepared: nobody has to do it."""
 
 
 def code_files(main_module: str = "resident") -> dict[str, bytes]:
@@ -250,6 +264,7 @@ class Steward:
     async def prepare(
         self, job: str, snapshot: str | None, layers: Sequence[str] = (), *,
         overlay: bool, disk_bytes: int | None, first_uid: int, ahead: bool = False,
+        environment: str = "",
     ) -> Prepared:  # fmt: skip
         """Create a job's folders with what it starts from; an earlier attempt's are kept.
 
@@ -261,9 +276,12 @@ class Steward:
             disk_bytes: the job's limit.
             first_uid: of the users of jobs that have a disk of their own.
             ahead: it is not a job's id; see `adopt`.
+            environment: the key of its prepared environment; empty: it has none.
 
         Raises:
             SnapshotUnusable: an archive or a layer is damaged or leaves its root.
+            EnvironmentMissing: the environment is not there any more.
+            EnvironmentsUnfit: the engine mounts no overlay for it.
             NotUnderstood: a newer release wrote a layer.
             SandboxFailure: the steward failed, or the engine's disk is full up to its reserve.
         """
@@ -273,10 +291,11 @@ class Steward:
             "job": job,
             "chain": [element.id for element in chain],
             "overlay": overlay,
-            "may_stack": self._options_fit(home, chain),
+            "may_stack": self._options_fit(home, chain, environment),
             "disk_bytes": disk_bytes if self.quota.kind == "image" else None,
             "first_id": first_uid,
             "ahead": ahead,
+            "environment": environment,
         }
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
             answer = (await self._ask("prepare", arguments))["prepared"]
@@ -297,10 +316,11 @@ class Steward:
             "A snapshot was evicted as often as it was unpacked: the snapshot cache is too small."
         )
 
-    def _options_fit(self, home: str, chain: Sequence[Element]) -> bool:
+    def _options_fit(self, home: str, chain: Sequence[Element], environment: str) -> bool:
         """Return whether a mount takes the paths of all elements, wherever they are shown."""
         shown = f"{self.mount_point}/{home}/layers"
-        lower = ":".join(f"{shown}/{element.id}/tree" for element in chain)
+        names = [*(element.id for element in chain), *([f"e{environment}"] if environment else [])]
+        lower = ":".join(f"{shown}/{name}/tree" for name in names)
         return len(_OVERLAY_OPTIONS.format(lower, shown, RENAMING_OVERLAY)) <= _MAX_OPTION_BYTES
 
     def _workspace_options(self, home: str, prepared: Mapping[str, Any]) -> dict[str, str]:
@@ -437,6 +457,94 @@ class Steward:
         answer = await self._ask("warm", {"idle_seconds": idle_seconds})
         return [str(warm) for warm in answer["warm"]]
 
+    async def keep_ahead(self, warm: str) -> None:
+        """Keep files that were prepared ahead, although no container has them for a moment.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        await self._ask("keep_ahead", {"warm": warm})
+
+    async def has_environment(self, key: str) -> bool:
+        """Return whether there is a prepared environment of this key.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        return bool((await self._ask("has_environment", {"key": key}))["found"])
+
+    async def claim_environment(self, key: str) -> bool:
+        """Return whether this worker may prepare an environment now; False: another one does.
+
+        Raises:
+            EnvironmentReady: it is prepared.
+            EnvironmentsUnfit: the engine cannot have any.
+            SandboxFailure: the steward failed.
+        """
+        claim = str((await self._ask("claim_environment", {"key": key}))["claim"])
+        if claim == "ready":
+            raise EnvironmentReady
+        if claim == "impossible":
+            raise EnvironmentsUnfit(_UNFIT)
+        return claim == "claimed"
+
+    async def release_environment(self, key: str) -> None:
+        """Give up a claim, if this steward holds it.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        await self._ask("release_environment", {"key": key})
+
+    async def seal(
+        self, key: str, build: str, record: Mapping[str, str], most_bytes: int
+    ) -> dict[str, Any]:
+        """Make an environment of what a set-up made.
+
+        Args:
+            key: of a claim that is held.
+            build: under which id its files were prepared ahead.
+            record: what is kept of it.
+            most_bytes: its largest archive.
+
+        Returns:
+            `bytes` that it takes, and the `digest` of its archive.
+
+        Raises:
+            SandboxFailure: the steward failed, the claim is lost, or the files cannot be read or
+                are too many.
+        """
+        arguments = {"key": key, "build": build, "record": dict(record), "most_bytes": most_bytes}
+        return await self._ask("seal", arguments)
+
+    async def environments(self) -> list[dict[str, Any]]:
+        """Return the records of all prepared environments.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        found: list[dict[str, Any]] = []
+        while page := (
+            await self._ask("environments", {"after": found[-1]["key"] if found else ""})
+        )["environments"]:
+            found += page
+        return found
+
+    async def remove_environments(
+        self, keys: Sequence[str] | None, unused_seconds: float, most_bytes: int
+    ) -> list[str]:
+        """Remove environments that no job uses; see `Environments.remove`.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        arguments = {
+            "keys": None if keys is None else list(keys),
+            "unused_seconds": unused_seconds,
+            "most_bytes": most_bytes,
+        }
+        return [str(key) for key in (await self._ask("remove_environments", arguments))["removed"]]
+
     async def _ask(
         self, operation: str, arguments: dict[str, Any], on_chunk: OnChunk | None = None
     ) -> dict[str, Any]:
@@ -457,6 +565,14 @@ class Steward:
                 ) from failure
             if (failed := NOT_COLLECTED.get(failure.kind)) is not None:
                 raise failed(f"The job's changes cannot be collected: {failure}.") from failure
+            if failure.kind == "EnvironmentsUnfit":
+                raise EnvironmentsUnfit(_UNFIT) from failure
+            if failure.kind == "EnvironmentMissing":
+                raise EnvironmentMissing("The job's prepared environment was removed.") from failure
+            if failure.kind in {"NotClaimed", "Unsealed"}:
+                raise SandboxStartFailed(
+                    f"The prepared environment cannot be kept: {failure}."
+                ) from failure
             if failure.kind == "DiskFailed":
                 raise SandboxStartFailed(f"The job's disk failed: {failure}.") from failure
             raise

@@ -23,8 +23,8 @@ import h11
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_authority
 
+from ..credential import Credential
 from ..inside.forward import CHUNK_BYTES
-from ..protocol import Credential
 from ..resident.tunnels import LINE_BYTES, TunnelBroken
 from .tls import TlsTunnel
 from .traffic import SandboxConnection

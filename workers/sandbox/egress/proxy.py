@@ -26,8 +26,8 @@ import structlog
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_host
 
+from ..credential import Credential
 from ..inside.forward import CHUNK_BYTES, PORT
-from ..protocol import Credential
 from ..resident.client import ResidentClient
 from ..resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
 from .exchange import (
@@ -273,7 +273,8 @@ class Egress:
         return host is not None and (host == request.host or self._hosts.names(host, request.port))
 
     def _log(self, refusal: Refusal) -> None:
-        self.traffic.refuse(refusal.host, refusal.port, str(refusal))
+        is_unreachable = refusal.status in {HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT}
+        self.traffic.refuse(refusal.host, refusal.port, str(refusal), is_unreachable=is_unreachable)
         self._refusals += 1
         if self._refusals <= LOGGED_REFUSALS:
             log.warning(

@@ -115,9 +115,17 @@ class Traffic:
             "no further ones are made."
         )
 
-    def refuse(self, host: str, port: int, reason: str) -> None:
+    def refuse(self, host: str, port: int, reason: str, *, is_unreachable: bool = False) -> None:
         """Record a request that was refused."""
-        self._on_record(ConnectionRecord(host=host, port=port, is_allowed=False, reason=reason))
+        self._on_record(
+            ConnectionRecord(
+                host=host,
+                port=port,
+                is_allowed=False,
+                reason=reason,
+                is_unreachable=is_unreachable,
+            )
+        )
 
     def use(self, count: int) -> None:
         """Charge bytes to the budget; when it is used up, cut every connection."""

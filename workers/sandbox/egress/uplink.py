@@ -61,6 +61,15 @@ class _Entry:
             return host.endswith(str(self.host))
         return host == self.host
 
+    def includes(self, other: _Entry) -> bool:
+        """Return whether it covers all that another entry covers."""
+        if not other.ports <= self.ports:
+            return False
+        is_below = isinstance(self.host, str) and self.host.startswith(".")
+        if is_below and isinstance(other.host, str):
+            return other.host == self.host or other.host.endswith(str(self.host))
+        return other.host == self.host
+
 
 class AllowedHosts:
     """The hosts that the commands of one job may reach: its limit `network`.
@@ -89,6 +98,19 @@ class AllowedHosts:
     def names(self, host: str | Address, port: int) -> bool:
         """Return whether a request for this host may be tried."""
         return any(entry.covers(host, port) for entry in self._entries)
+
+    def cut(self, entries: Sequence[str]) -> tuple[str, ...]:
+        """Return those entries of another list that permit nothing else than this one does.
+
+        Raises:
+            InvalidJob: an entry is malformed; the message quotes it.
+        """
+        parsed = {text: _parse_entry(text) for text in entries}
+        return tuple(
+            text
+            for text, entry in parsed.items()
+            if any(permitted.includes(entry) for permitted in self._entries)
+        )
 
     def admits(self, address: Address, port: int) -> bool:
         """Return whether a connection to this address is permitted, whatever its name."""

@@ -65,7 +65,7 @@ only counted."""
 _ENTRY_BYTES = 400
 """The bytes of a change in the list, without its path, which it has twice if it was renamed."""
 
-_BY_PRODUCT = re.compile(
+BY_PRODUCT = re.compile(
     r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules"
     r"|\.venv)(/|$)|\.py[co]$|(^|/)\.fanout-[0-9a-f]+~$"
 )
@@ -159,14 +159,14 @@ def write_bundle(
         GitFailed: git is missing or failed.
     """
     with (
-        _Scratch() as scratch,
+        Scratch() as scratch,
         closing(Side(before)) as old,
         closing(after if isinstance(after, Side) else Side(after)) as new,
     ):
         contents = ChangedContents(scratch.folder, max_file_bytes, max_total_bytes)
         ignored, skipped = _Named(), _Named()
         paths = _paths(candidates, old, new, ignored, skipped)
-        excluded = _ignored(scratch.git, old, new, paths)
+        excluded = ignored_paths(scratch.git, old, new, paths)
         for path in sorted(excluded):
             ignored.add(path)
         kept_paths = (path for path in paths if path not in excluded)
@@ -182,7 +182,7 @@ def write_bundle(
         _write_archive(out, document, {name: contents.of(kept[name]) for name in sorted(kept)})
 
 
-class _Scratch:
+class Scratch:
     """A folder for what does not fit in memory, and for git; made when it is needed."""
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ def _paths(
     for path in candidates:
         if path in paths:
             continue
-        if _BY_PRODUCT.search(path) and (query := _added(old, new, path)) is not None:
+        if BY_PRODUCT.search(path) and (query := added(old, new, path)) is not None:
             if query:
                 ignored.add(path)
             continue
@@ -230,12 +230,14 @@ def _paths(
     return sorted(paths)
 
 
-def _ignored(git: Callable[[], PrivateGit], old: Side, new: Side, paths: list[str]) -> set[str]:
+def ignored_paths(
+    git: Callable[[], PrivateGit], old: Side, new: Side, paths: list[str]
+) -> set[str]:
     """Return the new paths that the snapshot's own rules exclude.
 
     The rules are the snapshot's, since the job may edit its copy.
     """
-    queries = {query: path for path in paths if (query := _added(old, new, path))}
+    queries = {query: path for path in paths if (query := added(old, new, path))}
     folders = {""} | {
         path[: at.start()] for path in queries.values() for at in re.finditer("/", path)
     }
@@ -251,7 +253,7 @@ def _ignored(git: Callable[[], PrivateGit], old: Side, new: Side, paths: list[st
     return {queries[query] for query in git().ignored(list(queries), rules, exclude)}
 
 
-def _added(old: Side, new: Side, path: str) -> str | None:
+def added(old: Side, new: Side, path: str) -> str | None:
     """Return a new path as git is asked about it; None when it is not new.
 
     It ends with `/` for an empty folder, and is empty for one that has files.

@@ -25,6 +25,7 @@ from . import (
     change_diffs,
     change_scan,
     disks,
+    environment_archive,
     frames,
 )
 from .fork_server import ForkFailed, ForkServer
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from .fork_server import Requester
     from .loop import Context
 
+    Send = Callable[[bytes], None]
+
+CHANGES, ENVIRONMENT = "changes", "environment"
+"""What a jailed process writes: a change bundle, or the archive of a prepared environment."""
 JAIL_ID = 10002
 """The user and group of a jailed process that may read everything in its jail."""
 MAX_MEMORY_BYTES = 1 << 30
@@ -80,6 +85,8 @@ class View(NamedTuple):
     """What a jailed process may look at."""
 
     before: Root
+    base: Root
+    """What an upper layer lies on: `before`, and the job's prepared environment below it."""
     after: Root
     marks: Marks
     """The marks of the folders of an upper layer."""
@@ -107,7 +114,7 @@ class Jail:
 
     def enter(
         self, before: Sequence[Path], after: Path, marked: str, scratch: Path, agent_id: int,
-        kept: int,
+        kept: int, environment: Path | None = None,
     ) -> View:  # fmt: skip
         """Lock this process up, for good.
 
@@ -122,6 +129,8 @@ class Jail:
                 files.
             agent_id: the job's user.
             kept: a descriptor that the process keeps, besides the first three.
+            environment: the lowest folder of the overlay, which is no part of what the job started
+                from. None, if this process may not mount.
 
         Raises:
             OSError: the kernel refused; nothing may be looked at then.
@@ -131,19 +140,21 @@ class Jail:
         if not self._isolated:
             (tree,) = before
             os.chown(scratch, agent_id, agent_id)
-            view = View(_descriptor(tree), _descriptor(after), {})
+            start = _descriptor(tree)
+            view = View(start, start, _descriptor(after), {})
             _become(agent_id, ())
             os.environ["TMPDIR"] = str(scratch)
             return (
                 view._replace(marks=change_scan.read_marks(view.after, marked)) if marked else view
             )
         os.chown(scratch, JAIL_ID, JAIL_ID)
-        _change_root(before, after, scratch)
+        _change_root(before, after, scratch, environment)
         after = Path("/mnt/after")
         marks = change_scan.read_marks(after, marked) if marked else {}
         _become(JAIL_ID, (_DAC_READ_SEARCH,))
         os.environ["TMPDIR"] = "/mnt/scratch"
-        return View(Path("/mnt/before"), after, marks)
+        shown = Path("/mnt/before")
+        return View(shown, Path("/mnt/base") if environment else shown, after, marks)
 
 
 def _descriptor(folder: Path) -> int:
@@ -156,7 +167,7 @@ def _make_root() -> None:
     _mount("none", "/", "", _REC | _SLAVE)  # disks that are mounted and removed meanwhile follow
     _bind(Path("/"), _ROOT, _RDONLY | safe)
     _mount("tmpfs", str(_ROOT / "mnt"), "tmpfs", safe, "size=64k,mode=0755")
-    for name in ("before", "after", "scratch"):
+    for name in ("before", "base", "after", "scratch"):
         (_ROOT / "mnt" / name).mkdir()
     _mount("tmpfs", str(_ROOT / "dev"), "tmpfs", _NOSUID | _NOEXEC, "size=64k,mode=0755")
     for name in ("null", "urandom"):  # git needs both
@@ -164,11 +175,15 @@ def _make_root() -> None:
         _bind(Path("/dev", name), _ROOT / "dev" / name, _NOSUID | _NOEXEC)
 
 
-def _change_root(before: Sequence[Path], after: Path, scratch: Path) -> None:
+def _change_root(
+    before: Sequence[Path], after: Path, scratch: Path, environment: Path | None
+) -> None:
     """Show a job's folders in the jail's root, and make that the only one."""
     safe = _NOSUID | _NODEV | _NOEXEC
     _mount("none", "/", "", _REC | _PRIVATE)
     _show_stacked(before, _ROOT / "mnt" / "before", _RDONLY | safe)
+    if environment is not None:
+        _show_stacked([*before, environment], _ROOT / "mnt" / "base", _RDONLY | safe)
     _bind(after, _ROOT / "mnt" / "after", _RDONLY | safe)
     _bind(scratch, _ROOT / "mnt" / "scratch", safe)
     os.chdir(_ROOT)
@@ -195,11 +210,16 @@ def _bind(source: Path, target: Path, flags: int) -> None:
     _mount("none", str(target), "", _BIND | _REMOUNT | flags)
 
 
-def _write(out: IO[bytes], view: View, *, is_overlay: bool) -> None:
-    """Write the bundle of the changes that can be seen."""
+def _write(out: IO[bytes], view: View, kind: str, *, is_overlay: bool) -> None:
+    """Write what was asked for of the changes that can be seen."""
     if is_overlay:
-        side = change_scan.MergedSide(view.before, view.after, view.marks)
-        candidates = change_scan.scan_overlay(view.before, view.after, side)
+        side = change_scan.MergedSide(view.base, view.after, view.marks)
+        candidates = change_scan.scan_overlay(view.base, view.after, side)
+        if kind == ENVIRONMENT:
+            environment_archive.write_environment(out, view.before, side, candidates)
+            return
+        if view.base is not view.before:
+            candidates = environment_archive.without_removed(candidates, view.before, side)
         change_bundle.write_bundle(out, view.before, side, candidates)
     else:
         candidates = change_scan.scan_trees(view.before, view.after)
@@ -252,12 +272,18 @@ def collect(
     before: Sequence[Path], after: Path, *,
     marked: str, agent_id: int,
     server: ForkServer, context: Context,
+    environment: Path | None = None, kind: str = CHANGES, send: Send | None = None,
+    most_bytes: int = MAX_BUNDLE_BYTES,
 ) -> None:  # fmt: skip
     """Send the change bundle of a job, written by a jailed process.
 
     Args:
         before: what the job started from, see `Jail.enter`.
         after: its result.
+        environment: its prepared environment, see `Jail.enter`.
+        kind: what is written in place of a bundle: `ENVIRONMENT`.
+        send: takes the parts in place of the client.
+        most_bytes: the most that may be written.
         marked: how the names of the marks begin, if that is an overlay's upper layer; else empty.
         agent_id: the job's user.
         server: starts the process; its processes do `work`.
@@ -270,12 +296,13 @@ def collect(
     """
     with _scratch() as scratch:
         arguments = [
-            marked, str(after), str(scratch), str(agent_id), *map(str, before),
+            kind, marked, str(after), str(scratch), str(agent_id), str(environment or ""),
+            *map(str, before),
         ]  # fmt: skip
         try:
             with server.start(arguments, MAX_SECONDS) as process:
                 context.when_cancelled(process.kill)
-                _forward(process.output, context.send_chunk)
+                _forward(process.output, send or context.send_chunk, most_bytes)
                 _check(process.wait())
         except ForkFailed as error:
             raise CollectionFailed("no process could be started for them") from error
@@ -302,12 +329,12 @@ def _remove(home: Path) -> None:
         subprocess.run(["rm", "-rf", "--", str(home)], check=False)  # noqa: S603, S607 - ours
 
 
-def _forward(output: IO[bytes], send: Callable[[bytes], None]) -> None:
-    left = MAX_BUNDLE_BYTES
+def _forward(output: IO[bytes], send: Send, most_bytes: int) -> None:
+    left = most_bytes
     while part := output.read(frames.CHUNK_BYTES):
         left -= len(part)
         if left < 0:
-            raise CollectionFailed("they are larger than a bundle may be")
+            raise CollectionFailed(f"they are larger than {most_bytes} bytes")
         send(part)
 
 
@@ -368,19 +395,19 @@ def work(requester: Requester, *, isolated: bool) -> int:
     """Write a job's change bundle to the standard output, from inside a jail; return an exit code.
 
     Args:
-        requester: gives how the names of marks begin (see `collect`), the result, a scratch folder,
-            the id of the job's user, and what the job started from.
+        requester: gives what to write, how the names of marks begin (see `collect`), the result, a
+            scratch folder, the id of the job's user, its environment, and what it started from.
         isolated: whether this process has the right to mount.
     """
     try:
         jail = Jail(isolated=isolated)
-        marked, after, scratch, agent_id, *before = requester.receive()
+        kind, marked, after, scratch, agent_id, environment, *before = requester.receive()
         view = jail.enter(
             [Path(tree) for tree in before], Path(after), marked, Path(scratch), int(agent_id),
-            kept=requester.fileno(),
+            kept=requester.fileno(), environment=Path(environment) if environment else None,
         )  # fmt: skip
         with os.fdopen(1, "wb") as out:
-            _write(out, view, is_overlay=marked != "")
+            _write(out, view, kind, is_overlay=marked != "")
     except change_diffs.PrivateGitFailed:
         return GIT_FAILED
     except MemoryError:

@@ -385,7 +385,7 @@ class Snapshots:
             written = fresh / ("written" if name.endswith(_FLAT) else "tree")
             make_agents_folder(written)
             removed: list[str] | None = [] if below else None
-            unpacked_bytes = archives.unpack(archive, written, _give_to_agent, removed)
+            unpacked_bytes = archives.unpack(archive, written, give_to_agent, removed)
             with self._watched(below) as is_evicted:
                 try:
                     size = self._finished(fresh, below, removed or [], unpacked_bytes)
@@ -410,10 +410,10 @@ class Snapshots:
             return unpacked_bytes
         under = self.trees(below[-1])
         if not written.exists():
-            stack(tree, removed, under, _give_to_agent)
+            stack(tree, removed, under, give_to_agent)
             return disks.walked_bytes(tree)
         copy_linked(under[0], tree)
-        merge_into(tree, written, removed, _give_to_agent)
+        merge_into(tree, written, removed, give_to_agent)
         return disks.used_bytes([under[0], tree])[1]  # a linked file counts where it is found first
 
     @contextmanager
@@ -468,8 +468,9 @@ class Snapshots:
 def make_agents_folder(path: Path) -> None:
     """Create a folder that belongs to the jobs' user."""
     path.mkdir(mode=0o755)
-    _give_to_agent(path)
+    give_to_agent(path)
 
 
-def _give_to_agent(path: str | Path) -> None:
+def give_to_agent(path: str | Path) -> None:
+    """Give a path to the jobs' user; a link is not followed."""
     os.lchown(path, AGENT_ID, AGENT_ID)

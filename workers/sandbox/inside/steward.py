@@ -6,7 +6,8 @@ a remote engine works like a local one. Standard library only. The stewards of o
 share the volume:
 
 code/<id>/                    the resident's code, mounted read-only into sandboxes
-snapshots/<name>/tree         a snapshot or a layer, unpacked, never changed again (`snapshots`)
+snapshots/<name>/tree         a snapshot or a layer, unpacked, never changed again (`snapshots`);
+or a prepared environment, with its lock in environments/ (`environments`)
 jobs/<job>/renaming/          where the overlay's folders can be renamed; where they cannot, and in
 what releases before that made, the first four of the following are not in here, but next to it
   upper, work                 the job's overlay on what it started from: all that it changed
@@ -18,6 +19,7 @@ jobs/<job>/tree, start_bytes  instead of these, a copy of what it started from, 
 cannot mount an overlay
 jobs/<job>/snapshot, files    the name of the last snapshot or layer that it started from; the id
 of its files
+jobs/<job>/environment        the key of its prepared environment, if it has one
 jobs/<job>/adopted            under which id they were prepared, if that was before the job came
 warm/<id>/                    the same, prepared ahead: it becomes a job's by its renaming
 images/<bytes>                a new disk of that size, which is copied for a job
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 import compileall
 import fcntl
+import hashlib
 import heapq
 import os
 import shutil
@@ -38,9 +41,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import archives, disks, jail, resident
+from .environments import EnvironmentStore
 from .files import begun_upload, drop_upload
 from .loop import OperationRefused
 from .snapshots import (
@@ -60,6 +64,19 @@ if TYPE_CHECKING:
 
 LISTED_JOBS = 1000
 """The most jobs in one list: their ids take half of a reply's header."""
+
+
+class Sides(NamedTuple):
+    """What a job started from, and its result."""
+
+    before: list[Path]
+    """The lower folders of an overlay, the uppermost first, without its environment."""
+    after: Path
+    marked: str
+    """How the names of the marks of the result begin; only an overlay's upper layer has marks."""
+    environment: Path | None
+    """The lowest folder of the overlay: the prepared environment."""
+
 
 _RENAMING = "renaming"
 """A release that does not know this folder finds no upper layer of the job, and makes a new one:
@@ -89,6 +106,11 @@ class Store:
             root / "snapshots", cache_bytes, scratch=self._scratch, discard=self._discard,
             locked=self._locked, in_use=self._snapshots_in_use,
         )  # fmt: skip
+        self.environments = EnvironmentStore(
+            root / "snapshots", root / "environments", scratch=self._scratch,
+            discard=self._discard, locked=self._locked,
+            in_use=lambda: self._references("environment"),
+        )  # fmt: skip
 
     def set_up(self, code: Path, code_id: str) -> None:
         """Create the folders, install the resident's code and remove what killed stewards left.
@@ -97,7 +119,7 @@ class Store:
             code: the folder of the resident's code.
             code_id: its version.
         """
-        for folder in ("code", "snapshots", "jobs", "warm", "images", "tmp"):
+        for folder in ("code", "snapshots", "environments", "jobs", "warm", "images", "tmp"):
             self._path(folder).mkdir(exist_ok=True)
         for spread in ("jobs", "warm", "tmp"):
             disks.spread_folders(self._path(spread))
@@ -119,6 +141,7 @@ class Store:
     def prepare(
         self, job: str, chain: Sequence[str], *,
         overlay: bool, may_stack: bool, disk_bytes: int | None, first_id: int, ahead: bool = False,
+        environment: str = "",
     ) -> dict[str, Any]:  # fmt: skip
         """Create a job's folders on a snapshot; those of an earlier attempt are kept as they are.
 
@@ -130,6 +153,7 @@ class Store:
             disk_bytes: the size of the disk for the overlay's layers; None for plain folders.
             first_id: of the users of the jobs with disks.
             ahead: it is not a job's id; see `adopt`.
+            environment: the key of its prepared environment; empty: it has none.
 
         Returns:
             `files`: the id of these files, which differs from that of any other files made for the
@@ -140,15 +164,23 @@ class Store:
             prepared ahead; a container of that id may have them mounted. Else empty.
 
         Raises:
-            Refused: `DiskReserve`, see `check_reserve`; `DiskFailed`, see `disks`.
+            Refused: `DiskReserve`, see `check_reserve`; `DiskFailed`, see `disks`;
+                `EnvironmentMissing`, `EnvironmentsUnfit`.
         """
         self.check_reserve()
+        if environment and not (overlay and self._can_stack):
+            raise OperationRefused("EnvironmentsUnfit", "the engine mounts no overlays for it")
         is_stacked = overlay and may_stack and self._can_stack
         names = element_names(chain, is_flat=not is_stacked)
         with self._locked():
             if missing := self._snapshots.missing(names):
                 return {"files": None, "names": names, "missing": missing}
             lower = self._snapshots.trees(names[-1])
+            if environment:
+                lowest = self.environments.tree(environment)
+                if lowest is None:
+                    raise OperationRefused("EnvironmentMissing", "it has been removed")
+                lower.append(lowest)
             home = self._path("warm" if ahead else "jobs", job)
             if not self._is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
                 self._discard(home)  # incomplete, or made for another way
@@ -162,6 +194,9 @@ class Store:
                     disks.copy(self._template(disk_bytes), home / "image.part")
                     (home / "image.part").rename(_layered(home) / "image")
             (home / "snapshot").write_text(names[-1])  # an earlier attempt may have been flat
+            (home / "environment").write_text(environment)
+            if ahead:
+                os.utime(home)  # it is in use from now on: see `warm`
             if overlay:
                 disk = self._layers(home)
                 for folder in ("work", "output", "upper"):
@@ -271,11 +306,19 @@ class Store:
             self._path("snapshots", name)  # checks it
         self._snapshots.unpack(names, archive)
 
+    def claim_environment(self, key: str) -> str:
+        """See `EnvironmentStore.claim`; `impossible`: they cannot be mounted here."""
+        return self.environments.claim(key) if self._can_stack else "impossible"
+
     def _snapshots_in_use(self) -> set[str]:
+        return self._references("snapshot")
+
+    def _references(self, name: str) -> set[str]:
+        """Return what the files of this name say, of all jobs and of what was prepared ahead."""
         return {
-            reference.read_text()
+            _text(reference)
             for folder in ("jobs", "warm")
-            for reference in self._path(folder).glob("*/snapshot")
+            for reference in self._path(folder).glob(f"*/{name}")
         }
 
     def adopt(self, warm: str, job: str) -> str:
@@ -305,6 +348,11 @@ class Store:
         names = {job: _text(self._path("jobs", job) / "adopted") for job in jobs}
         return {job: warm for job, warm in names.items() if warm}
 
+    def keep_ahead(self, warm: str) -> bool:
+        """Mark files that were prepared ahead as in use; see `warm`."""
+        os.utime(self._path("warm", warm))
+        return True
+
     def warm(self, idle_seconds: float) -> list[str]:
         """Return the ids of files that were prepared ahead at least so long ago."""
         before = time.time() - idle_seconds
@@ -312,18 +360,69 @@ class Store:
             homes = list(self._path("warm").iterdir())
             return [home.name for home in homes if home.stat().st_mtime < before][:LISTED_JOBS]
 
-    def both_sides(self, job: str) -> tuple[list[Path], Path, str]:
-        """Return what a job started from, its result, and how the names of that one's marks begin.
+    def both_sides(self, job: str, *, ahead: bool = False) -> Sides:
+        """Return what a job started from, and its result.
 
-        The first are the lower folders of an overlay, the uppermost first. Only an overlay's upper
-        layer has marks.
+        Args:
+            job: the job's id, or that of a sandbox that was started ahead.
+            ahead: which of the two.
         """
-        home = self._path("jobs", job)
+        home = self._path("warm" if ahead else "jobs", job)
         before = self._snapshots.trees((home / "snapshot").read_text())
         if (home / "tree").exists():
-            return before, home / "tree", ""
+            return Sides(before, home / "tree", "", None)
         marked = disks.TRUSTED_MARKS if _can_rename_folders(home) else disks.USER_MARKS
-        return before, self._layers(home) / "upper", marked
+        environment = _text(home / "environment")
+        lowest = self.environments.tree(environment) if environment else None
+        return Sides(before, self._layers(home) / "upper", marked, lowest)
+
+    def seal(
+        self, key: str, build: str, record: dict[str, Any], most_bytes: int,
+        collectors: ForkServer, context: Context,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Make an environment of what a set-up made in a sandbox that was started ahead.
+
+        Args:
+            key: of a claim that is held.
+            build: the id of the sandbox's files.
+            record: what is kept of it.
+            most_bytes: its largest archive.
+            collectors: start the process that looks at the files.
+            context: of the client.
+
+        Returns:
+            `bytes` that it takes and the `digest` of its archive.
+
+        Raises:
+            Refused: `NotClaimed`, `DiskReserve`; `Unsealed`: it has too many files or bytes.
+            CollectionFailed: see `jail.collect`.
+        """
+        self.environments.check_claim(key)
+        home = self._path("warm", build)
+        os.utime(home)
+        sides = self.both_sides(build, ahead=True)
+        archive, digest = self._scratch(), hashlib.sha256()
+        try:
+            with archive.open("wb") as file:
+
+                def keep(part: bytes) -> None:
+                    self.check_reserve(len(part))
+                    file.write(part)
+                    digest.update(part)
+
+                jail.collect(
+                    sides.before, sides.after, marked=sides.marked, agent_id=AGENT_ID,
+                    server=collectors, context=context, kind=jail.ENVIRONMENT, send=keep,
+                    most_bytes=most_bytes,
+                )  # fmt: skip
+            self.environments.check_claim(key)
+            record = {**record, "digest": digest.hexdigest()}
+            size = self.environments.install(key, archive, record)
+        except archives.UnusableArchive as error:
+            raise OperationRefused("Unsealed", str(error)) from error
+        finally:
+            archive.unlink()
+        return {"bytes": size, "digest": digest.hexdigest()}
 
     def check_disks(self) -> str | None:
         """Check that jobs can have disks of their own here.
@@ -349,8 +448,13 @@ class Store:
         return reason
 
     def measure(self, jobs: Sequence[str]) -> dict[str, int]:
-        """Return how many bytes of the volume's disk each of these jobs has taken."""
-        homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
+        """Return how many bytes of the volume's disk each of these has taken.
+
+        Args:
+            jobs: ids of jobs, or of sandboxes that were started ahead.
+        """
+        places = [self._path(folder, job) for job in jobs for folder in ("jobs", "warm")]
+        homes = [home for home in places if home.exists()]
         used = {home.name: disks.allocated(_layered(home) / "image") for home in homes}
         plain = [home for home in homes if used[home.name] is None]
         uppers = [_layered(home) / "upper" for home in plain]
@@ -459,17 +563,29 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        before, after, marked = store.both_sides(arguments["job"])
-        try:
-            jail.collect(
-                before, after, marked=marked, agent_id=AGENT_ID, server=collectors,
+        sides = store.both_sides(arguments["job"])
+        return collected(
+            lambda: jail.collect(
+                sides.before,
+                sides.after,
+                marked=sides.marked,
+                agent_id=AGENT_ID,
+                server=collectors,
                 context=context,
-            )  # fmt: skip
+                environment=sides.environment,
+            )
+        )
+
+    def seal(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        return collected(lambda: store.seal(**arguments, collectors=collectors, context=context))
+
+    def collected(collect: Callable[[], dict[str, Any] | None]) -> Reply:
+        try:
+            return collect() or {}, b""
         except jail.CollectionFailed as error:
             raise OperationRefused(type(error).__name__, str(error)) from error
         except BrokenPipeError:
             os._exit(1)  # without the fork server no collection succeeds; the worker starts another
-        return {}, b""
 
     return {
         "prepare": _replying("prepared", store.prepare),
@@ -484,6 +600,13 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
         "adopt": _replying("files", store.adopt),
         "adopted": _replying("adopted", store.adopted),
         "warm": _replying("warm", store.warm),
+        "keep_ahead": _replying("kept", store.keep_ahead),
+        "claim_environment": _replying("claim", store.claim_environment),
+        "release_environment": _replying("released", store.environments.release),
+        "seal": seal,
+        "has_environment": _replying("found", store.environments.has),
+        "environments": _replying("environments", store.environments.page),
+        "remove_environments": _replying("removed", store.environments.remove),
     }
 
 

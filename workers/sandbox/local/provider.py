@@ -103,6 +103,8 @@ def _read_label(folder: Path) -> _Label | None:
 class LocalProvider:
     """Opens sandboxes in folders below `root`."""
 
+    environments = None
+
     def __init__(self, snapshots: SnapshotSource, root: Path, installation: str) -> None:
         """Make a provider.
 
