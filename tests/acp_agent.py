@@ -136,6 +136,29 @@ class Session:
         while not pathlib.Path(path).exists():
             time.sleep(0.05)
 
+    def do_hold(self, name, _):
+        """Wait for ever, unless another process has waited here before."""
+        mark = SESSIONS / f"held-{name}"
+        if not mark.exists():
+            mark.touch()
+            self.say("holding")
+            while True:
+                time.sleep(60)
+
+    def do_search(self, parts, _):
+        """Say where the parts, joined, are found: in environments, in files, in own memory."""
+        wanted, found = "".join(parts).encode(), []
+        paths = [*pathlib.Path("/proc").glob("[0-9]*/environ")]
+        for top in (os.environ["HOME"], "/home", "/tmp", "/workspace", "/etc", "/run"):
+            paths += [path for path in pathlib.Path(top).rglob("*") if path.is_file()]
+        for path in paths:
+            try:
+                if wanted in path.read_bytes():
+                    found.append(str(path))
+            except OSError:
+                continue
+        self.say(f"searched {len(paths) > 10}, found {found}")
+
     def do_ask(self, asked, _):
         """Ask for permission, and do the steps of `then` if it is given."""
         call = f"ask_{self.state['step']}"
