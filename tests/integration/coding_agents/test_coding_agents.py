@@ -209,7 +209,8 @@ async def test_a_person_decides_what_a_guarded_agent_asks_for(place: Installatio
         assert process.returncode == 0, printed
         result = await client.wait(approved)
         assert paths(result) == ["a.txt", "made"], result
-        assert result.summary == "Make it: option-allow_once. Ended."
+        said = await steps(client, approved, EventType.MODEL_REPLY)
+        assert said == ["Make it: option-allow_once.", "Ended."]
         titles = await steps(client, approved, EventType.TOOL_CALL)
         assert titles.count("Write a.txt") == 1
 
