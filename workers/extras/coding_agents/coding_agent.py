@@ -41,6 +41,7 @@ from ...agent.verification import Verifier, max_reworks, rejection
 from ...heartbeat import HeldLease, elapsed_clock
 from ...sandbox import LazySandbox
 from .conversation import KEY, LIMIT, Ask, Conversation, Turn
+from .kept_home import keep_home, restore_home
 from .permissions import Question, guarded_kinds, question_id, read_question, unguarded
 from .prompts import INTERRUPTED, NOT_FITTING, decided_prompt, first_prompt, told
 from .steps import Steps
@@ -271,6 +272,9 @@ class CodingAgent:
             self._journal.activity.begin("start")
             library = await asyncio.to_thread(_load_library)
             sandbox = await self._sandbox.opened()
+            kept = self._conversation.kept
+            if kept is not None and not self._conversation.session:
+                await restore_home(sandbox, self._services.blobs, kept.home)
             opening = library.connect(sandbox, self._program, self._services.secrets)
             connection: AgentConnection = await self._process.enter_async_context(opening)
             self._connection = connection
@@ -287,6 +291,8 @@ class CodingAgent:
         if not connection.session:
             has_session = self._conversation.files == self._sandbox.files_id
             earlier = self._conversation.session if has_session else ""
+            if not self._conversation.session and self._conversation.kept is not None:
+                earlier = self._conversation.kept.session
             if not (earlier and await connection.load(earlier)):
                 await connection.begin()
                 events = [event for event in self._conversation.events if _is_before(event, turn)]
@@ -344,7 +350,10 @@ class CodingAgent:
         stop, limit = str(getattr(response, "stop_reason", "")), ""
         if reached := await self._limit(used, now=True):
             stop, limit = LIMIT, reached
-        await steps.end(used, stop=stop, limit=limit)
+        home = ""
+        if connection.can_load:
+            home = await keep_home(await self._sandbox.opened(), self._services.blobs)
+        await steps.end(used, stop=stop, limit=limit, home=home)
 
     def _with_cost(self, used: ModelUsage, steps: Steps) -> ModelUsage:
         """Add what the turn has cost, if the agent tells what the session has cost."""
