@@ -41,8 +41,8 @@ from ...agent.verification import Verifier, max_reworks, rejection
 from ...heartbeat import HeldLease, elapsed_clock
 from ...sandbox import LazySandbox
 from .conversation import KEY, LIMIT, Ask, Conversation, Turn
-from .kept_home import keep_home, restore_home
-from .permissions import Question, guarded_kinds, question_id, read_question, unguarded
+from .kept_home import home_of, keep_home, restore_home
+from .permissions import Question, guarded_kinds, read_question, unguarded
 from .prompts import INTERRUPTED, NOT_FITTING, decided_prompt, first_prompt, told
 from .steps import Steps
 from .updates import read_update
@@ -58,6 +58,11 @@ LOOK_SECONDS = 1.0
 """Between two looks at the budget while the agent is silent."""
 ASK_SECONDS = 0.5
 """How long further questions are awaited after one for a person: several calls ask at once."""
+
+ENDED_IN_CALL = "The agent ended in this call."
+"""The result of a call that a failure has cut short."""
+WAITS_FOR_PERSON = "Not done: the job waits for a person's decision, and the agent is asked again."
+"""The result of the calls at which a job begins to wait."""
 
 FAILED_STOPS = {
     "refusal": "The coding agent refused the task (refusal).",
@@ -184,6 +189,7 @@ class CodingAgent:
             if not answer.is_final or not self._verifier.is_wanted:
                 return answer
             history = await self._journal.history()
+            self._verifier.env = {"HOME": home_of(await self._sandbox.opened())}
             verified = await self._verifier.verify(history)
             if not self._verifier.wants_rework(history):
                 return replace(answer, verified=verified)
@@ -261,10 +267,10 @@ class CodingAgent:
         try:
             stopped = await self._follow(connection, prompting, steps, history)
         except JobFailure:
-            await steps.flush()
+            await steps.flush(ENDED_IN_CALL)
             raise
         if not stopped:
-            await steps.flush()
+            await steps.flush(WAITS_FOR_PERSON)
 
     async def _connected(self) -> AgentConnection:
         """Return the connection to the agent's process, which is started if it does not run."""
@@ -391,9 +397,8 @@ class CodingAgent:
         Raises:
             JobFailure: The agent's process has ended, or the journal cannot be written.
         """
-        call_id = question_id(asked.params)
-        await steps.write_call(call_id)
-        question = read_question(asked.params, asked.id, steps.known(call_id))
+        question = read_question(asked.params)
+        question = replace(question, call=await steps.asks(question.call))
         is_allowed = question.kind not in self._guarded
         if not is_allowed:
             kept = self._kept_answer(question, history)
@@ -406,6 +411,7 @@ class CodingAgent:
             self._conversation.add(event)
             is_allowed = answer.decision == "approve"
         if is_allowed and not question.can_be_allowed:
+            steps.count_step()
             text = "A call was rejected: the agent offers no way to allow it once."
             await self._journal.note(EventType.LOG, {"stream": "agent", "text": text})
         try:

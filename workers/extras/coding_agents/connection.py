@@ -29,6 +29,7 @@ ERROR_OUTPUT_BYTES = 16_384
 TAIL_CHARACTERS = 500
 """How much of that is in the text of a failure."""
 AUTH_REQUIRED = -32000
+"""ACP's code for a session that needs an authentication."""
 NOT_FOUND = 127
 """The exit code of a shell for a program that does not exist."""
 START = ("sh", "-c", 'mkdir -p "$HOME" && exec "$@"', "sh")

@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 HOME = "agent_home"
 """The agent's HOME, below the folder that the job's next attempt has too."""
 ARCHIVE = "agent_home.tar.gz"
+"""Where it is packed and unpacked, beside it."""
 MAX_BYTES = 8 << 20
 """The largest archive: hundreds of long sessions. A larger one is not kept."""
 SECONDS = 20.0
@@ -25,7 +26,9 @@ PACK = (
     "tar -czf - --exclude=./.cache --exclude=./.npm --exclude=node_modules -C {home} . 2>/dev/null"
     f" | head -c {MAX_BYTES + 1} > {{archive}}"
 )
+"""Packs it, without what can be fetched again."""
 UNPACK = "mkdir -p {home} && tar -xzf {archive} -C {home}; rm -f {archive}"
+"""Unpacks it."""
 
 
 def home_of(sandbox: Sandbox) -> str:

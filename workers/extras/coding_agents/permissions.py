@@ -24,8 +24,11 @@ GUARDED_BY: Mapping[str, frozenset[str]] = {
 }
 """The tools of fanout that do what calls of a kind do."""
 ALLOWING = ("allow_once",)
+"""The kinds of options that allow a call, the best first."""
 REJECTING = ("reject_once", "reject_always")
+"""Those that reject it."""
 MAX_OPTIONS = 20
+"""The options of a question that are looked at; ACP has four kinds."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,6 @@ class Question:
     call: Call
     options: tuple[tuple[str, str], ...]
     """The id and the kind of each option."""
-    number: int | str | None
-    """The id of its request."""
 
     @property
     def kind(self) -> str:
@@ -68,30 +69,16 @@ class Question:
         return any(kind in ALLOWING for _, kind in self.options)
 
 
-def read_question(params: dict[str, Any], number: int | str | None, known: Call | None) -> Question:
-    """Return the question in a request.
-
-    Args:
-        params: Of the request.
-        number: The request's id.
-        known: What was said of the call before.
-    """
+def read_question(params: dict[str, Any]) -> Question:
+    """Return the question in the parameters of a request."""
     raw, offered = params.get("toolCall"), params.get("options")
-    asked = read_call(raw if isinstance(raw, dict) else {})
-    call = known.updated(asked) if known else asked
     listed = offered[:MAX_OPTIONS] if isinstance(offered, list) else []
     options = tuple(
         (str(one.get("optionId", ""))[:MAX_ID_CHARACTERS], str(one.get("kind", "")))
         for one in listed
         if isinstance(one, dict)
     )
-    return Question(call, options, number)
-
-
-def question_id(params: dict[str, Any]) -> str:
-    """Return the id of the call that a question is about."""
-    raw = params.get("toolCall")
-    return read_call(raw if isinstance(raw, dict) else {}).id
+    return Question(read_call(raw if isinstance(raw, dict) else {}), options)
 
 
 def guarded_kinds(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:
