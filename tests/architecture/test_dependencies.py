@@ -27,6 +27,7 @@ DISTRIBUTIONS = {
 }
 """Of the packages that are not called like what brings them."""
 OF_AN_EXTRA = {
+    "acp": "acp",
     "anthropic": "anthropic",
     "bs4": "web",
     "flower": "flower",

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import Decision, InterruptOn, fingerprint, parse_policy
 
-from .updates import MAX_ID_CHARACTERS, OTHER, Call, read_call
+from .updates import MAX_ID_CHARACTERS, OTHER, ToolUse, read_call
 
 GUARDED_BY: Mapping[str, frozenset[str]] = {
     "execute": frozenset({"execute"}),
@@ -32,10 +32,10 @@ MAX_OPTIONS = 20
 
 
 @dataclass(frozen=True)
-class Question:
+class PermissionRequest:
     """A call that the agent asks to be allowed."""
 
-    call: Call
+    call: ToolUse
     options: tuple[tuple[str, str], ...]
     """The id and the kind of each option."""
 
@@ -69,7 +69,7 @@ class Question:
         return any(kind in ALLOWING for _, kind in self.options)
 
 
-def read_question(params: dict[str, Any]) -> Question:
+def read_question(params: dict[str, Any]) -> PermissionRequest:
     """Return the question in the parameters of a request."""
     raw, offered = params.get("toolCall"), params.get("options")
     listed = offered[:MAX_OPTIONS] if isinstance(offered, list) else []
@@ -78,7 +78,7 @@ def read_question(params: dict[str, Any]) -> Question:
         for one in listed
         if isinstance(one, dict)
     )
-    return Question(read_call(raw if isinstance(raw, dict) else {}), options)
+    return PermissionRequest(read_call(raw if isinstance(raw, dict) else {}), options)
 
 
 def guarded_kinds(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:
