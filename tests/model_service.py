@@ -123,7 +123,7 @@ def _responses(model: Model, asked: Mapping[str, Any]) -> bytes:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
     }
-    done = {"id": "resp", "output": [item], "usage": usage}
+    done = {"id": "resp", "model": asked.get("model"), "output": [item], "usage": usage}
     return _events(
         {"type": "response.created", "response": {"id": "resp"}},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
@@ -226,7 +226,7 @@ def _generated(model: Model, asked: Mapping[str, Any]) -> dict[str, Any]:
         "totalTokenCount": INPUT_TOKENS + OUTPUT_TOKENS,
     }
     candidate = {"index": 0, "content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}
-    return {"candidates": [candidate], "usageMetadata": usage}
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-2.5-pro"}
 
 
 def _stream_generate(model: Model, asked: Mapping[str, Any]) -> bytes:
@@ -248,6 +248,24 @@ _PROTOCOLS: Mapping[str, tuple[Callable[[Model, Mapping[str, Any]], bytes], str]
 }
 
 
+PATHS = (
+    "/v1/responses",
+    "/v1/chat/completions",
+    "/v1/messages",
+    "/v1beta/models/gemini-2.5-pro:streamGenerateContent",
+    "/v1beta/models/gemini-2.5-pro:generateContent",
+)
+"""Where the service answers, a path for each wire format."""
+
+
+def answer_to(path: str, asked: Mapping[str, Any], model: Model) -> tuple[bytes, str] | None:
+    """Return the answer to a request and its media type; None for a path that is not served."""
+    for ending, (answer, kind) in _PROTOCOLS.items():
+        if path.endswith(ending):
+            return answer(model, asked), kind
+    return None
+
+
 class _Handler(LoopbackHandler):
     protocol_version = "HTTP/1.1"
 
@@ -263,10 +281,9 @@ class _Handler(LoopbackHandler):
         path = self.path.partition("?")[0]
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.state.requests.append((path, headers, asked))
-        for ending, (answer, kind) in _PROTOCOLS.items():
-            if path.endswith(ending):
-                self.send(200, answer(self.state, asked), kind)
-                return
+        if (answer := answer_to(path, asked, self.state)) is not None:
+            self.send(200, *answer)
+            return
         self.state.unknown.append(f"POST {self.path}")
         self.send(404, b"{}")
 
