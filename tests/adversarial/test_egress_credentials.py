@@ -17,7 +17,7 @@ from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.attempt.opening import agent_credentials
 from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
-from fanout.workers.sandbox.egress.meter import ModelMeter
+from fanout.workers.sandbox.model_meter import ModelMeter
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink
 from tests.egress import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.deep_agent import ModelUsage, price
-from fanout.workers.sandbox.egress.meter import MAX_PARSED_BYTES, ModelMeter
+from fanout.workers.sandbox.model_meter import MAX_PARSED_BYTES, ModelMeter
 from tests.model_service import INPUT_TOKENS, OUTPUT_TOKENS, PATHS, Model, answer_to
 
 ASKED: dict[str, Any] = {

@@ -32,7 +32,7 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.portable.command_output import BoundedOutput
 
-from .egress.meter import ModelMeter
+from .model_meter import ModelMeter
 
 T = TypeVar("T")
 

@@ -31,9 +31,9 @@ def add(
 ) -> None:
     """Add a coding agent: write its commented definition, build its image; print the path.
 
-    The agent is a program from npm that runs in the sandbox of each of its jobs. Its definition goes
-    into the folder of your agents: FANOUT_AGENTS_DIR, else agents/ next to config.toml. Your own pip
-    and npm fetch Node and the agent's package, so your registries apply.
+    The agent is a program from npm that runs in the sandbox of each of its jobs. Its definition
+    goes into the folder of your agents: FANOUT_AGENTS_DIR, else agents/ next to config.toml. Your
+    own pip and npm fetch Node and the agent's package, so your registries apply.
 
     The agent needs a key of its model's API, which stays outside of the sandbox: FANOUT_SECRETS.
     Subscriptions that need a login do not work.

@@ -26,7 +26,7 @@ from fanout.orchestrator.public_addresses import Address, parse_authority
 from ..inside.forward import CHUNK_BYTES
 from ..protocol import Credential
 from ..resident.tunnels import LINE_BYTES, TunnelBroken
-from .meter import AnswerReader, ModelMeter
+from ..model_meter import AnswerReader, ModelMeter
 from .tls import TlsTunnel
 from .traffic import SandboxConnection
 from .uplink import break_off

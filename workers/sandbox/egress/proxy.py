@@ -38,7 +38,7 @@ from .exchange import (
     Refusal,
     parse_request,
 )
-from .meter import ModelMeter
+from ..model_meter import ModelMeter
 from .tls import (
     MAX_HELLO_BYTES,
     ClientHello,

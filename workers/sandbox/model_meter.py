@@ -1,9 +1,9 @@
 """What a job's programs use of models: read from the answers of hosts with credentials.
 
-Three services' formats are read, whole or as events: Anthropic's messages, Gemini's generateContent,
-OpenAI's chat completions and responses, with whatever else reports its `usage` like these. The
-answers are passed on as they come: a reader gets each part after it was sent, keeps a bounded end of
-it, and never fails. An answer of which it can read nothing counts as a request.
+Three services' formats are read, whole or as events: Anthropic's messages, Gemini's
+generateContent, OpenAI's chat completions and responses, with whatever else reports its `usage`
+like these. The answers are passed on as they come: a reader gets each part after it was sent, keeps
+a bounded end of it, and never fails. An answer of which it can read nothing counts as a request.
 
 What an answer reports grows while it is streamed, so the largest number of each kind counts; text
 that a model was made to write can thus not lower it.
