@@ -47,22 +47,35 @@ class Model:
     unknown: list[str] = field(default_factory=list)
     """The requests that are not answered."""
 
-    def next(self, offered: Sequence[Any], prompts: Sequence[str], results: int) -> Call | str:
+    def next(self, offered: Sequence[Any], conversation: Sequence[str | None]) -> Call | str:
         """Return the reply.
 
         Args:
             offered: The tools, as pairs of a name and the schema of its arguments.
-            prompts: The texts of the user.
-            results: How many calls have a result.
+            conversation: The texts of the user, and None for each result of a call.
         """
-        text = "\n".join(prompts)
-        commands = [*dict.fromkeys(_RUN.findall(text))]
+        said, wanted, begun = SAID, list[str](), list[str]()
+        for text in conversation:
+            if text is None:
+                begun += wanted[:1]
+                del wanted[:1]
+                continue
+            said = (_SAY.findall(text) or [said])[-1]
+            wanted += [
+                one for one in dict.fromkeys(_RUN.findall(text)) if one not in wanted + begun
+            ]
+            wanted = [one for one in begun if _is_approved(one, text)] + wanted
         tools = dict(offered)
         shell = next((name for name in SHELLS if name in tools), None)
-        if shell is None or results >= len(commands):
-            said = _SAY.findall(text)
-            return said[-1] if said else SAID
-        return Call(results, shell, _arguments(tools[shell], commands[results]))
+        if shell is None or not wanted:
+            return said
+        return Call(len(conversation), shell, _arguments(tools[shell], wanted[0]))
+
+
+def _is_approved(command: str, text: str) -> bool:
+    """Whether a person has approved a call that was broken off when the agent asked."""
+    spelled = json.dumps(command)[1:-1]
+    return any(spelled in line for line in text.splitlines() if "approved: " in line)
 
 
 def _arguments(schema: Mapping[str, Any], command: str) -> dict[str, Any]:
@@ -102,9 +115,12 @@ def _responses(model: Model, asked: Mapping[str, Any]) -> bytes:
         if "name" in tool
     ]
     items = asked.get("input", ())
-    results = sum(item.get("type") == "function_call_output" for item in items)
-    prompts = [_texts(item.get("content")) for item in items if item.get("role") == "user"]
-    reply = model.next(offered, prompts, results)
+    conversation = [
+        None if item.get("type") == "function_call_output" else _texts(item.get("content"))
+        for item in items
+        if item.get("type") == "function_call_output" or item.get("role") == "user"
+    ]
+    reply = model.next(offered, conversation)
     if isinstance(reply, Call):
         item: dict[str, Any] = {
             "type": "function_call",
@@ -138,9 +154,12 @@ def _chat(model: Model, asked: Mapping[str, Any]) -> bytes:
         for tool in asked.get("tools", ())
     ]
     messages = asked["messages"]
-    prompts = [_texts(one["content"]) for one in messages if one["role"] == "user"]
-    results = sum(one["role"] == "tool" for one in messages)
-    reply = model.next(offered, prompts, results)
+    conversation = [
+        None if one["role"] == "tool" else _texts(one["content"])
+        for one in messages
+        if one["role"] in {"tool", "user"}
+    ]
+    reply = model.next(offered, conversation)
     if isinstance(reply, Call):
         function = {"name": reply.tool, "arguments": json.dumps(reply.arguments)}
         call = {"index": 0, "id": f"call_{reply.number}", "type": "function", "function": function}
@@ -167,14 +186,18 @@ def _messages(model: Model, asked: Mapping[str, Any]) -> bytes:
         for tool in asked.get("tools", ())
         if "name" in tool
     ]
-    results, prompts = 0, []
+    conversation: list[str | None] = []
     for message in asked["messages"]:
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        results += sum(block.get("type") == "tool_result" for block in blocks)
         if message["role"] == "user":
-            prompts += [block["text"] for block in blocks if block.get("type") == "text"]
-    reply = model.next(offered, prompts, results)
+            kinds = ("tool_result", "text")
+            told = sorted(
+                (block for block in blocks if block.get("type") in kinds),
+                key=lambda block: kinds.index(block["type"]),
+            )
+            conversation += [block.get("text") for block in told]
+    reply = model.next(offered, conversation)
     if isinstance(reply, Call):
         begun = {"type": "tool_use", "id": f"toolu_{reply.number}", "name": reply.tool, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(reply.arguments)}
@@ -212,9 +235,12 @@ def _generated(model: Model, asked: Mapping[str, Any]) -> dict[str, Any]:
         for content in asked["contents"]
         for part in content.get("parts", ())
     ]
-    results = sum("functionResponse" in part for _, part in parts)
-    prompts = [part["text"] for role, part in parts if role == "user" and "text" in part]
-    reply = model.next(offered, prompts, results)
+    conversation = [
+        None if "functionResponse" in part else part["text"]
+        for role, part in parts
+        if "functionResponse" in part or (role == "user" and "text" in part)
+    ]
+    reply = model.next(offered, conversation)
     part: dict[str, Any] = (
         {"functionCall": {"name": reply.tool, "args": reply.arguments}}
         if isinstance(reply, Call)

@@ -17,9 +17,9 @@ from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.attempt.opening import agent_credentials
 from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
-from fanout.workers.sandbox.model_meter import ModelMeter
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.model_meter import ModelMeter
 from tests.egress import (
     Inside,
     Link,

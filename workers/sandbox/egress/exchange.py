@@ -24,9 +24,9 @@ from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_authority
 
 from ..inside.forward import CHUNK_BYTES
+from ..model_meter import AnswerReader, ModelMeter
 from ..protocol import Credential
 from ..resident.tunnels import LINE_BYTES, TunnelBroken
-from ..model_meter import AnswerReader, ModelMeter
 from .tls import TlsTunnel
 from .traffic import SandboxConnection
 from .uplink import break_off

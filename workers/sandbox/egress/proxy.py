@@ -27,6 +27,7 @@ from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_host
 
 from ..inside.forward import CHUNK_BYTES, PORT
+from ..model_meter import ModelMeter
 from ..protocol import Credential
 from ..resident.client import ResidentClient
 from ..resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
@@ -38,7 +39,6 @@ from .exchange import (
     Refusal,
     parse_request,
 )
-from ..model_meter import ModelMeter
 from .tls import (
     MAX_HELLO_BYTES,
     ClientHello,
