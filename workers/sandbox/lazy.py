@@ -56,7 +56,7 @@ class LazySandbox(Sandbox):
     ) -> None:
         self.kind: Literal["docker", "local"] | None = None
         self.home = home
-        self.files_id = ""
+        self.kept_folder = self.files_id = ""
         self._context = opening
         self._known = known
         self._entered = AsyncExitStack()
@@ -108,6 +108,7 @@ class LazySandbox(Sandbox):
     async def _open(self) -> Sandbox:
         sandbox = await self._entered.enter_async_context(self._context)
         self.kind, self.files_id = sandbox.kind, sandbox.files_id
+        self.kept_folder = sandbox.kept_folder
         return sandbox
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:

@@ -259,6 +259,10 @@ class Sandbox(Backend, Shell, Protocol):
     """None as long as it was not opened; see `LazySandbox`."""
     home: str
     """The job's HOME, outside of its workspace; one path for commands and for file operations."""
+    kept_folder: str
+    """A folder of the job that its next attempt on this host has too, with the files of the
+    workspace. It is outside of the workspace, so nothing in it is a change; it counts against the
+    job's disk. Empty until the sandbox is open."""
     files_id: str
     """Identifies the files of the workspace: equal to the last attempt's only if this attempt
     started with those files."""

@@ -176,7 +176,7 @@ async def _models(
 
     users: dict[str, list[str]] = {settings.model: []}
     for definition in definitions.values():
-        if definition.a2a is not None:
+        if definition.has_own_model:
             continue
         users.setdefault(definition.model or settings.model, []).append(definition.name)
     for model, agents in users.items():

@@ -34,6 +34,7 @@ from ..errors import (
     SandboxDied,
     SandboxStartFailed,
 )
+from ..inside.commands import OUTPUT_FOLDER
 from ..protocol import (
     Command,
     IsLive,
@@ -106,6 +107,7 @@ class DockerSandbox(ResidentSandbox):
 
     kind: Literal["docker", "local"] = "docker"
     home = container_config.HOME
+    kept_folder = OUTPUT_FOLDER
 
     def __init__(
         self,

@@ -1,0 +1,119 @@
+"""The questions of a coding agent for permission: who decides, and which of its options is taken.
+
+"Always" is never allowed: the next call may be another one. What a person has decided is kept under
+the digest of the call, for one use, because the process that asked does not wait for the person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+
+from fanout.orchestrator.approvals import Decision, InterruptOn, fingerprint, parse_policy
+
+from .updates import MAX_ID_CHARACTERS, OTHER, Call, read_call
+
+GUARDED_BY: Mapping[str, frozenset[str]] = {
+    "execute": frozenset({"execute"}),
+    "edit": frozenset({"apply_patch", "edit_file", "multi_edit", "write_file"}),
+    "delete": frozenset({"apply_patch", "delete_file"}),
+    "move": frozenset({"apply_patch", "delete_file", "write_file"}),
+}
+"""The tools of fanout that do what calls of a kind do."""
+ALLOWING = ("allow_once",)
+REJECTING = ("reject_once", "reject_always")
+MAX_OPTIONS = 20
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call that the agent asks to be allowed."""
+
+    call: Call
+    options: tuple[tuple[str, str], ...]
+    """The id and the kind of each option."""
+    number: int | str | None
+    """The id of its request."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the call."""
+        return self.call.kind or OTHER
+
+    @property
+    def arguments(self) -> dict[str, JsonValue]:
+        """What a person decides by."""
+        return {"title": self.call.title or "", **(self.call.arguments or {})}
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the call: an answer is valid for this one only."""
+        return fingerprint(self.kind, self.arguments)
+
+    def outcome(self, *, is_allowed: bool) -> dict[str, Any]:
+        """Return the answer: an option of the agent, or, if none is fit, that it is cancelled."""
+        wanted = (*ALLOWING, *REJECTING) if is_allowed else REJECTING
+        for kind in wanted:
+            for option, its_kind in self.options:
+                if its_kind == kind:
+                    return {"outcome": {"outcome": "selected", "optionId": option}}
+        return {"outcome": {"outcome": "cancelled"}}
+
+    @property
+    def can_be_allowed(self) -> bool:
+        """Whether it offers to allow this call alone."""
+        return any(kind in ALLOWING for _, kind in self.options)
+
+
+def read_question(params: dict[str, Any], number: int | str | None, known: Call | None) -> Question:
+    """Return the question in a request.
+
+    Args:
+        params: Of the request.
+        number: The request's id.
+        known: What was said of the call before.
+    """
+    raw, offered = params.get("toolCall"), params.get("options")
+    asked = read_call(raw if isinstance(raw, dict) else {})
+    call = known.updated(asked) if known else asked
+    listed = offered[:MAX_OPTIONS] if isinstance(offered, list) else []
+    options = tuple(
+        (str(one.get("optionId", ""))[:MAX_ID_CHARACTERS], str(one.get("kind", "")))
+        for one in listed
+        if isinstance(one, dict)
+    )
+    return Question(call, options, number)
+
+
+def question_id(params: dict[str, Any]) -> str:
+    """Return the id of the call that a question is about."""
+    raw = params.get("toolCall")
+    return read_call(raw if isinstance(raw, dict) else {}).id
+
+
+def guarded_kinds(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:
+    """Return the kinds of calls about which a person decides, each with the decisions."""
+    return {
+        kind: tuple(one for one in decisions if one in ("approve", "reject"))
+        for kind, decisions in parse_policy(interrupt_on).items()
+    }
+
+
+def unguarded(inherited: InterruptOn, own: InterruptOn) -> list[str]:
+    """Return the tools that the caller's policy guards, and the agent's definition does not.
+
+    A coding agent asks for what it wants to: only who wrote its definition knows that it asks.
+
+    Args:
+        inherited: The policy of the agent that called it.
+        own: The policy of its definition.
+    """
+    asked_for = guarded_kinds(own)
+    return sorted(
+        tool
+        for tool in parse_policy(inherited)
+        if any(tool in tools and kind not in asked_for for kind, tools in GUARDED_BY.items())
+    )
