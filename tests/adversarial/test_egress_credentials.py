@@ -225,7 +225,7 @@ async def test_a_models_answer_is_metered_while_it_streams_and_its_bytes_are_the
             goes_on.set()
             assert await reader.readexactly(len(rest)) == rest
         writer.close()
-        await eventually(meter.total)
+        await eventually(lambda: meter.total().model_calls)
 
     assert meter.total() == ModelUsage(
         model_calls=1, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS

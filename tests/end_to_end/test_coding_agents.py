@@ -2,7 +2,7 @@
 
 Their definitions are those that `fanout agents add` writes, with the model service of the tests in
 place of the real one: behind TLS, with a certificate of a private authority, its key put in by the
-proxy. What an agent can do differently is in the table of docs/coding-agents.md; here it is printed.
+proxy. What an agent does in another way is in the table of docs/coding-agents.md, and printed here.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ async def test_another_worker_goes_on_after_a_kill(
         one = await file_of(client, job_id, "one.txt")
     assert len(seen) in {1, 2}
     way = "its session was loaded" if len(seen) == 1 else "a new session was told what was done"
-    tell(f"resumed: {way}; its first step was done {one.count('one')}×")
+    tell(f"resumed: {way}; its first step was done {one.count('one')} times")
 
 
 async def test_a_person_approves_what_it_asks_for(

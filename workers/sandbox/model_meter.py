@@ -55,14 +55,9 @@ class ModelMeter:
         self.unpriced = ""
         """A model of unknown price; empty for none."""
 
-    def total(self) -> ModelUsage | None:
-        """Return what was used so far; None while nothing could be read."""
-        return self._used if self._used.model_calls > self.unread else None
-
-    @property
-    def requests(self) -> int:
-        """The requests that were answered, whether or not the answer could be read."""
-        return self._used.model_calls
+    def total(self) -> ModelUsage:
+        """Return what was used so far: all requests, and what their answers told."""
+        return self._used
 
     def reading(self, method: str, path: str) -> AnswerReader:
         """Return the reader of the answer to a request.

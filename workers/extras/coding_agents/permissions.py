@@ -6,6 +6,7 @@ the digest of the call, for one use, because the process that asked does not wai
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,9 @@ GUARDED_BY: Mapping[str, frozenset[str]] = {
 ALLOWING = ("allow_once",)
 REJECTING = ("reject_once", "reject_always")
 MAX_OPTIONS = 20
+_OF_ONE_TRY = re.compile(r".*_ids?|.*Ids?|.*_at(_ms)?|timestamp").fullmatch
+"""The names of arguments that differ when the same call is asked for again: an agent's own marks
+of the turn and the time."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Question:
     @property
     def sha256(self) -> str:
         """The digest of the call: an answer is valid for this one only."""
-        return fingerprint(self.kind, self.arguments)
+        same = {name: value for name, value in self.arguments.items() if not _OF_ONE_TRY(name)}
+        return fingerprint(self.kind, same)
 
     def outcome(self, *, is_allowed: bool) -> dict[str, Any]:
         """Return the answer: an option of the agent, or, if none is fit, that it is cancelled."""
