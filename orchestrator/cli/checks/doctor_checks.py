@@ -13,6 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ... import extras
@@ -308,9 +309,11 @@ def _image(settings: Settings, ours: Mapping[str, Any]) -> Check:
 
 def _coding_agents(settings: Settings, ours: Mapping[str, Any]) -> Iterable[Check]:
     """Check what coding agents lack: their images, and a way to their models."""
-    for definition in _definitions(settings).values():
-        if definition.acp is None:
-            continue
+    definitions = [one for one in _definitions(settings).values() if one.acp is not None]
+    if definitions and find_spec("acp") is None:
+        found = "the package agent-client-protocol is not installed here"
+        yield Check("warn", "coding agents", found, "pip install 'fanout-orchestrator[acp]'")
+    for definition in definitions:
         agent = CODING_AGENTS.get((definition.image or "").removeprefix("fanout/").split(":")[0])
         name = f"coding agent {definition.name}"
         if not definition.credentials:

@@ -41,7 +41,7 @@ from ...agent.verification import Verifier, max_reworks, rejection
 from ...heartbeat import HeldLease, elapsed_clock
 from ...sandbox import LazySandbox
 from .conversation import KEY, LIMIT, Ask, Conversation, Turn
-from .permissions import Question, guarded_kinds, question_id, read_question, unguarded
+from .permissions import Question, asked_call, guarded_kinds, read_question, unguarded
 from .prompts import INTERRUPTED, NOT_FITTING, decided_prompt, first_prompt, told
 from .steps import Steps
 from .updates import read_update
@@ -382,9 +382,10 @@ class CodingAgent:
         Raises:
             JobFailure: The agent's process has ended, or the journal cannot be written.
         """
-        call_id = question_id(asked.params)
-        await steps.write_call(call_id)
-        question = read_question(asked.params, asked.id, steps.known(call_id))
+        call = asked_call(asked.params)
+        await steps.add(replace(call, output=None))  # some agents say nothing of a call before
+        await steps.write_call(call.id)
+        question = read_question(asked.params, asked.id, steps.known(call.id))
         is_allowed = question.kind not in self._guarded
         if not is_allowed:
             kept = self._kept_answer(question, history)

@@ -93,10 +93,10 @@ def read_question(params: dict[str, Any], number: int | str | None, known: Call 
     return Question(call, options, number)
 
 
-def question_id(params: dict[str, Any]) -> str:
-    """Return the id of the call that a question is about."""
+def asked_call(params: dict[str, Any]) -> Call:
+    """Return what a question says of the call that it is about."""
     raw = params.get("toolCall")
-    return read_call(raw if isinstance(raw, dict) else {}).id
+    return read_call(raw if isinstance(raw, dict) else {})
 
 
 def guarded_kinds(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:
