@@ -28,6 +28,7 @@ from pydantic import JsonValue, SecretStr
 from fanout.orchestrator.cancellation import cancel_and_wait, ended
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.credentials import CredentialDefinition
+from fanout.orchestrator.deep_agent import price
 from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, JobFailure, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
@@ -44,6 +45,7 @@ from ..sandbox import (
     ConnectionRecord,
     Credential,
     LazySandbox,
+    ModelMeter,
     NetworkLimitReached,
     Sandbox,
     SandboxProvider,
@@ -109,7 +111,8 @@ async def lazy_sandbox(
     spec = sandbox_spec(
         claim.spec, attempt.definition, attempt.limits, services.secrets, default_image
     )
-    spec = replace(spec, attempt=claim.attempt)
+    meter = ModelMeter(price) if attempt.definition.acp is not None and spec.credentials else None
+    spec = replace(spec, attempt=claim.attempt, meter=meter)
     definition = DefinitionFolder(attempt.definition, await provider.home(spec.job_id))
     last = await journal.last_sandbox()
     with contextlib.ExitStack() as expecting:
@@ -127,7 +130,7 @@ async def lazy_sandbox(
         )
         start = claim.spec.start if last is None and claim.spec.changes is None else None
         known = FilesBefore(definition, start, start_reader)
-        sandbox = LazySandbox(opening.opened(), home=definition.home, known=known)
+        sandbox = LazySandbox(opening.opened(), home=definition.home, known=known, meter=meter)
         attempt.sandbox = sandbox
         expecting.enter_context(provider.expect(spec))
         try:

@@ -32,6 +32,8 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.portable.command_output import BoundedOutput
 
+from .model_meter import ModelMeter
+
 T = TypeVar("T")
 
 DRAIN_SECONDS = 1.0
@@ -222,6 +224,8 @@ class SandboxSpec:
     """What earlier attempts have used of the limit `network_bytes`."""
     on_traffic: OnTraffic = ignore_traffic
     """Receives a record of each connection to a host, when it has ended or was refused."""
+    meter: ModelMeter | None = None
+    """Reads what models answer at hosts with credentials; None: nothing does."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ from .permissions import PermissionRequest, guarded_kinds, read_question, unguar
 from .prompts import INTERRUPTED, NOT_FITTING, decided_prompt, first_prompt, told
 from .steps import StepWriter
 from .updates import read_update
-from .usage import Metered, MeteredUsage, over_budget, told_usage
+from .usage import Metered, over_budget, told_usage
 from .wire import Incoming
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ class CodingAgent:
         journal: The attempt's journal.
         lease: The attempt's lease.
         checkpoint_seconds: The interval of checkpoints; 0 takes none at intervals.
-        meter: Reads what the agent's requests to models use; None: nothing does.
     """
 
     def __init__(
@@ -103,7 +102,6 @@ class CodingAgent:
         journal: AttemptJournal,
         lease: HeldLease,
         checkpoint_seconds: float = 0,
-        meter: MeteredUsage | None = None,
     ) -> None:
         self._services = services
         self._spec = spec
@@ -114,7 +112,7 @@ class CodingAgent:
         self._verify = spec.verify or definition.verify
         self._sandbox = sandbox
         self._journal = journal
-        self._metered = Metered(meter) if meter is not None else None
+        self._metered: Metered | None = None
         self._guarded = guarded_kinds(definition.interrupt_on)
         self._verifier = Verifier(
             self._verify,
@@ -281,6 +279,8 @@ class CodingAgent:
             kept = self._conversation.kept
             if kept is not None and not self._conversation.session:
                 await restore_home(sandbox, self._services.blobs, kept.home)
+            if self._metered is None and self._sandbox.meter is not None:
+                self._metered = Metered(self._sandbox.meter)
             opening = library.connect(sandbox, self._program, self._services.secrets)
             connection: AgentConnection = await self._process.enter_async_context(opening)
             self._connection = connection
@@ -454,6 +454,8 @@ class CodingAgent:
             failure = AgentFailed("The coding agent ended its turn for a reason that is not ACP's.")
             return AgentAnswer(summary=self._summary(turn), failure=failure)
         summary = self._summary(turn) or "(The coding agent ended without a message.)"
+        if self._metered is not None and (note := self._metered.uncounted(self._limits)):
+            summary = summary_of(f"{summary}\n\n{note}", MAX_SUMMARY_CHARACTERS)
         if self._schema is None:
             return AgentAnswer(summary=summary)
         try:

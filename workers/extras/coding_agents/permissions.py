@@ -6,6 +6,7 @@ the digest of the call, for one use, because the process that asked does not wai
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,13 @@ REJECTING = ("reject_once", "reject_always")
 """Those that reject it."""
 MAX_OPTIONS = 20
 """The options of a question that are looked at; ACP has four kinds."""
+_OF_ONE_TRY = re.compile(
+    r"(tool_?)?(call|turn|item|thread|session|conversation|request|approval|message|use)_?ids?"
+    r"|started_?at(_?ms)?|timestamp",
+    re.IGNORECASE,
+).fullmatch
+"""The names of arguments that differ when the same call is asked for again: an agent's own marks
+of the turn and the time. What is called otherwise may say what the call does."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ class PermissionRequest:
     @property
     def sha256(self) -> str:
         """The digest of the call: an answer is valid for this one only."""
-        return fingerprint(self.kind, self.arguments)
+        same = {name: value for name, value in self.arguments.items() if not _OF_ONE_TRY(name)}
+        return fingerprint(self.kind, same)
 
     def outcome(self, *, is_allowed: bool) -> dict[str, Any]:
         """Return the answer: an option of the agent, or, if none is fit, that it is cancelled."""

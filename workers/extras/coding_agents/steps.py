@@ -116,12 +116,9 @@ class StepWriter:
         Args:
             call: What the question says of it.
         """
-        known = self._calls.get(call.id)
-        if known is None:
-            return call
-        known = self._calls[call.id] = known.updated(call)
+        await self.add(replace(call, output=None))  # some agents say nothing of a call before
         await self.write_call(call.id)
-        return known
+        return self._calls.get(call.id, call)
 
     async def add(self, update: Update) -> None:
         """Write an update, or keep it until what belongs to it has come.

@@ -111,7 +111,7 @@ def _title(value: Any) -> str | None:
 
 
 def _arguments(raw: Any) -> dict[str, JsonValue] | None:
-    if raw is None or raw in ({}, []):
+    if not raw or (isinstance(raw, dict) and raw.keys() == {"cwd"}):  # the rest comes later
         return None
     if len(text := json.dumps(raw)) > MAX_INPUT_CHARACTERS:
         return {"input": _cut(text, MAX_INPUT_CHARACTERS)}

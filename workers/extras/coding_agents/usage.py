@@ -13,6 +13,11 @@ from fanout.orchestrator.deep_agent import Account, ModelUsage, exceeded
 from fanout.orchestrator.delegation.agents import budget_limits
 from fanout.orchestrator.jobs.spec import Limits
 
+UNREAD = (
+    "{count} answers of its model's service told no tokens, so that its budget of tokens or money "
+    "could not count them; its time and its requests were limited."
+)
+UNPRICED = "The price of the model {model} is not known, so its cost could not be limited."
 MOST = 10**12
 """More tokens than any turn has; a larger number is not true."""
 
@@ -20,8 +25,13 @@ MOST = 10**12
 class MeteredUsage(Protocol):
     """A meter of a job's requests to models, outside of its sandbox."""
 
-    def total(self) -> ModelUsage | None:
-        """Return what this attempt has used so far; None while nothing could be read."""
+    unread: int
+    """The requests whose answers told nothing of tokens."""
+    unpriced: str
+    """A model of unknown price; empty for none."""
+
+    def total(self) -> ModelUsage:
+        """Return what this attempt has used so far: its requests, and what their answers told."""
 
 
 class Metered:
@@ -33,7 +43,7 @@ class Metered:
 
     def __call__(self) -> ModelUsage:
         """Return what is new."""
-        now, before = self._meter.total() or self._before, self._before
+        now, before = self._meter.total(), self._before
         self._before = now
         cost = None if now.cost_usd is None else now.cost_usd - (before.cost_usd or 0)
         return ModelUsage(
@@ -47,7 +57,19 @@ class Metered:
     @property
     def is_reading(self) -> bool:
         """Whether it could read something."""
-        return self._meter.total() is not None
+        return self._meter.total().model_calls > self._meter.unread
+
+    def uncounted(self, limits: Limits) -> str:
+        """Return a sentence about limits that bind less than they say; empty for none.
+
+        Args:
+            limits: The job's limits.
+        """
+        if self._meter.unread and (limits.max_tokens or limits.max_cost_usd):
+            return UNREAD.format(count=self._meter.unread)
+        if self._meter.unpriced and limits.max_cost_usd:
+            return UNPRICED.format(model=self._meter.unpriced)
+        return ""
 
     @property
     def unread(self) -> ModelUsage:

@@ -475,6 +475,7 @@ class DockerProvider:
             job_id=spec.job_id,
             traffic=traffic,
             credentials=spec.credentials,
+            meter=spec.meter,
         )
         try:
             await egress.start()
