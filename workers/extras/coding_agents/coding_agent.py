@@ -73,7 +73,7 @@ FAILED_STOPS = {
 """What the protocol's stop reasons mean for a job, except `end_turn`."""
 
 
-class CodingAgent:
+class CodingAgentJob:
     """One job, done by a coding agent; a `JobWorker`.
 
     Args:
