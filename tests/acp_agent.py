@@ -86,6 +86,8 @@ class Session:
             state["open"] = False
         self.save()
         send({"id": number, "result": end})
+        if "quits" in end:
+            sys.exit(0)
 
     def do(self, step, prompt):
         ((name, value),) = step.items()
@@ -210,6 +212,10 @@ class Session:
         return {
             "usage": {"inputTokens": read_tokens, "outputTokens": written, "totalTokens": total}
         }
+
+    def do_quit(self, _value, _prompt):
+        """End the process with the turn."""
+        return {"quits": True}
 
     def do_stop(self, reason, _):
         return {"stopReason": reason}

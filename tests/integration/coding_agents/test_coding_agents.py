@@ -139,6 +139,20 @@ async def test_cancelling_leaves_no_process_of_an_agent_that_ignores_it(
 
 
 @pytest.mark.slow
+async def test_an_agent_that_ends_with_its_turn_is_started_again_in_its_session(
+    place: Installation,
+) -> None:
+    async with place.client() as client:
+        turns = ([{"write": {"a.txt": "1\n"}}, {"quit": None}], [{"write": {"done": ""}}])
+        result = await client.run(make_spec(task(*turns), agent="coder", verify="test -e done"))
+        assert result.success, result
+        assert await steps(client, result.job_id, EventType.TOOL_CALL) == [
+            "Write a.txt",
+            "Write done",
+        ]
+
+
+@pytest.mark.slow
 async def test_an_answer_is_reworked_in_its_own_session_after_a_failed_verification(
     place: Installation,
 ) -> None:

@@ -272,6 +272,9 @@ class CodingAgentJob:
 
     async def _connected(self) -> AgentConnection:
         """Return the connection to the agent's process, which is started if it does not run."""
+        if self._connection is not None and self._connection.wire.ended is not None:
+            await self._process.aclose()  # it ends with each turn
+            self._connection = None
         if self._connection is None:
             self._journal.activity.begin("start")
             library = await asyncio.to_thread(_load_library)

@@ -46,6 +46,7 @@ class Joined:
     def __init__(self, most: int) -> None:
         self._most = self._left = most
         self._pieces: list[str] = []
+        self._shown = 0
 
     def add(self, text: str) -> None:
         """Add a piece."""
@@ -57,13 +58,13 @@ class Joined:
     def take(self) -> str:
         """Return the text, and begin another one."""
         text = "".join(self._pieces)
-        self._pieces, self._left = [], self._most
+        self._pieces, self._left, self._shown = [], self._most, 0
         return text
 
-    @property
-    def end(self) -> str:
-        """The last piece."""
-        return self._pieces[-1] if self._pieces else ""
+    def unseen(self) -> str:
+        """Return what was added since this was last asked."""
+        pieces, self._shown = self._pieces[self._shown :], len(self._pieces)
+        return "".join(pieces)
 
 
 class StepWriter:
@@ -143,7 +144,7 @@ class StepWriter:
         now = time.monotonic()
         if not chunk.is_thought and now - self._live_at >= LOG_SECONDS:
             self._live_at = now
-            content = types.Content(role="model", parts=[types.Part(text=self._text.end)])
+            content = types.Content(role="model", parts=[types.Part(text=self._text.unseen())])
             await self._live.add(Event(author=self._agent, content=content, partial=True))
 
     async def _add_call(self, update: ToolUse) -> None:
@@ -270,6 +271,7 @@ class StepWriter:
         if fields:
             event.model_version = self._agent
         await self._journal.note_session_event(event, fields)
+        await self._live.add(event)
         self._conversation.add(event)
 
     def count_step(self) -> None:
