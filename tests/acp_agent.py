@@ -31,6 +31,10 @@ def read():
     return json.loads(line)
 
 
+def around(text):
+    return " ".join(text.split("@@")[::2])
+
+
 class Cancelled(Exception):
     pass
 
@@ -60,7 +64,7 @@ class Session:
         state = self.state
         if not state["program"]:
             state["program"] = json.loads(text.split("@@")[-2])
-            if "<earlier>" in text and "told" in state["program"]:
+            if "<earlier>" in around(text) and "told" in state["program"]:
                 state["program"] = {"turns": [state["program"]["told"]]}
         is_interrupted = bool(state["prompts"]) and state.get("open")
         if not is_interrupted:
@@ -102,8 +106,8 @@ class Session:
         self.say(text, "agent_thought_chunk")
 
     def do_said_prompt(self, words, prompt):
-        """Say which of these words the prompt has."""
-        self.say("told: " + ", ".join(word for word in words if word in prompt))
+        """Say which of these words the prompt has, around the scripts in it."""
+        self.say("told: " + ", ".join(word for word in words if word in around(prompt)))
 
     def do_write(self, files, _):
         for path, text in files.items():

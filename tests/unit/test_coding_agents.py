@@ -86,18 +86,22 @@ def test_of_the_options_the_one_for_this_call_is_taken(
     offered: list[str], is_allowed: bool, chosen: str | None
 ) -> None:
     options = [{"optionId": kind, "kind": kind} for kind in offered]
-    question = read_question({"toolCall": {"toolCallId": "1"}, "options": options}, 1, None)
+    question = read_question({"toolCall": {"toolCallId": "1"}, "options": options})
     outcome = question.outcome(is_allowed=is_allowed)["outcome"]
     assert outcome.get("optionId") == chosen
     assert (outcome["outcome"] == "cancelled") == (chosen is None)
 
 
-def test_a_question_has_what_was_said_of_its_call_before() -> None:
-    known = Call("1", kind="execute", title="Build", arguments={"command": "make"})
-    again = read_question({"toolCall": {"toolCallId": "1", "title": "Build"}}, 2, known)
-    alone = read_question({"toolCall": {"toolCallId": "2", "title": "Build"}}, 3, None)
-    assert again.arguments == {"title": "Build", "command": "make"}
-    assert again.sha256 != alone.sha256
+def test_an_answer_is_for_one_call_with_its_arguments_only() -> None:
+    make, test, bare = (
+        read_question({"toolCall": {"toolCallId": "1", "title": "Build", "rawInput": raw}})
+        for raw in ({"command": "make"}, {"command": "make test"}, None)
+    )
+    again = read_question(
+        {"toolCall": {"toolCallId": "9", "title": "Build", "rawInput": {"command": "make"}}}
+    )
+    assert len({make.sha256, test.sha256, bare.sha256}) == 3
+    assert again.sha256 == make.sha256
 
 
 def test_a_callers_policy_is_kept_only_where_the_definition_asks() -> None:

@@ -184,7 +184,11 @@ async def test_a_message_and_a_schema_are_further_prompts_and_a_continuation_is_
         told = await client.wait(job_id)
         assert place.provider == "docker" or told.summary == "told: louder", told
 
-        again = make_spec(task([{"said_prompt": ["<earlier>", '{"lines": 3}']}]), agent="coder")
+        spec = make_spec("go on", agent="coder", continues=fitted.job_id)
+        same = await client.run(spec.model_copy(update={"output_schema": {}}))
+        assert same.summary == '{"lines": 3}', same  # the last steps of its script, again
+
+        again = make_spec(task([{"said_prompt": ["<earlier>", '{"lines": 3}']}]), agent="forgetful")
         followed = await client.run(
             again.model_copy(update={"continues": fitted.job_id, "output_schema": None})
         )
@@ -209,7 +213,8 @@ async def test_a_person_decides_what_a_guarded_agent_asks_for(place: Installatio
         assert process.returncode == 0, printed
         result = await client.wait(approved)
         assert paths(result) == ["a.txt", "made"], result
-        assert result.summary == "Make it: option-allow_once. Ended."
+        said = await steps(client, approved, EventType.MODEL_REPLY)
+        assert said == ["Make it: option-allow_once.", "Ended."]
         titles = await steps(client, approved, EventType.TOOL_CALL)
         assert titles.count("Write a.txt") == 1
 

@@ -15,7 +15,6 @@ from tests.waits import until_event
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 place = place_fixture(
-    scope="module",
     providers=BOTH_PROVIDERS,
     agents={
         "coder": coding_agent("coder"),

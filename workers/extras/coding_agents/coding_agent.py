@@ -41,7 +41,8 @@ from ...agent.verification import Verifier, max_reworks, rejection
 from ...heartbeat import HeldLease, elapsed_clock
 from ...sandbox import LazySandbox
 from .conversation import KEY, LIMIT, Ask, Conversation, Turn
-from .permissions import Question, asked_call, guarded_kinds, read_question, unguarded
+from .kept_home import home_of, keep_home, restore_home
+from .permissions import Question, guarded_kinds, read_question, unguarded
 from .prompts import INTERRUPTED, NOT_FITTING, decided_prompt, first_prompt, told
 from .steps import Steps
 from .updates import read_update
@@ -57,6 +58,11 @@ LOOK_SECONDS = 1.0
 """Between two looks at the budget while the agent is silent."""
 ASK_SECONDS = 0.5
 """How long further questions are awaited after one for a person: several calls ask at once."""
+
+ENDED_IN_CALL = "The agent ended in this call."
+"""The result of a call that a failure has cut short."""
+WAITS_FOR_PERSON = "Not done: the job waits for a person's decision, and the agent is asked again."
+"""The result of the calls at which a job begins to wait."""
 
 FAILED_STOPS = {
     "refusal": "The coding agent refused the task (refusal).",
@@ -181,6 +187,7 @@ class CodingAgent:
             if not answer.is_final or not self._verifier.is_wanted:
                 return answer
             history = await self._journal.history()
+            self._verifier.env = {"HOME": home_of(await self._sandbox.opened())}
             verified = await self._verifier.verify(history)
             if not self._verifier.wants_rework(history):
                 return replace(answer, verified=verified)
@@ -258,10 +265,10 @@ class CodingAgent:
         try:
             stopped = await self._follow(connection, prompting, steps, history)
         except JobFailure:
-            await steps.flush()
+            await steps.flush(ENDED_IN_CALL)
             raise
         if not stopped:
-            await steps.flush()
+            await steps.flush(WAITS_FOR_PERSON)
 
     async def _connected(self) -> AgentConnection:
         """Return the connection to the agent's process, which is started if it does not run."""
@@ -271,6 +278,9 @@ class CodingAgent:
             sandbox = await self._sandbox.opened()
             if self._metered is None and self._sandbox.meter is not None:
                 self._metered = Metered(self._sandbox.meter)
+            kept = self._conversation.kept
+            if kept is not None and not self._conversation.session:
+                await restore_home(sandbox, self._services.blobs, kept.home)
             opening = library.connect(sandbox, self._program, self._services.secrets)
             connection: AgentConnection = await self._process.enter_async_context(opening)
             self._connection = connection
@@ -287,6 +297,8 @@ class CodingAgent:
         if not connection.session:
             has_session = self._conversation.files == self._sandbox.files_id
             earlier = self._conversation.session if has_session else ""
+            if not self._conversation.session and self._conversation.kept is not None:
+                earlier = self._conversation.kept.session
             if not (earlier and await connection.load(earlier)):
                 await connection.begin()
                 events = [event for event in self._conversation.events if _is_before(event, turn)]
@@ -344,7 +356,10 @@ class CodingAgent:
         stop, limit = str(getattr(response, "stop_reason", "")), ""
         if reached := await self._limit(used, now=True):
             stop, limit = LIMIT, reached
-        await steps.end(used, stop=stop, limit=limit)
+        home = ""
+        if connection.can_load:
+            home = await keep_home(await self._sandbox.opened(), self._services.blobs)
+        await steps.end(used, stop=stop, limit=limit, home=home)
 
     def _with_cost(self, used: ModelUsage, steps: Steps) -> ModelUsage:
         """Add what the turn has cost, if the agent tells what the session has cost."""
@@ -382,10 +397,8 @@ class CodingAgent:
         Raises:
             JobFailure: The agent's process has ended, or the journal cannot be written.
         """
-        call = asked_call(asked.params)
-        await steps.add(replace(call, output=None))  # some agents say nothing of a call before
-        await steps.write_call(call.id)
-        question = read_question(asked.params, asked.id, steps.known(call.id))
+        question = read_question(asked.params)
+        question = replace(question, call=await steps.asks(question.call))
         is_allowed = question.kind not in self._guarded
         if not is_allowed:
             kept = self._kept_answer(question, history)
@@ -398,6 +411,7 @@ class CodingAgent:
             self._conversation.add(event)
             is_allowed = answer.decision == "approve"
         if is_allowed and not question.can_be_allowed:
+            steps.count_step()
             text = "A call was rejected: the agent offers no way to allow it once."
             await self._journal.note(EventType.LOG, {"stream": "agent", "text": text})
         try:

@@ -19,6 +19,7 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.version import VERSION
 
 from ...sandbox import WORKSPACE, Command, Process, Sandbox
+from .kept_home import home_of
 from .wire import ERROR_CHARACTERS, Wire
 
 START_SECONDS = 120.0
@@ -28,10 +29,9 @@ ERROR_OUTPUT_BYTES = 16_384
 TAIL_CHARACTERS = 500
 """How much of that is in the text of a failure."""
 AUTH_REQUIRED = -32000
+"""ACP's code for a session that needs an authentication."""
 NOT_FOUND = 127
 """The exit code of a shell for a program that does not exist."""
-HOME = "agent_home"
-"""The agent's HOME, below the folder that the next attempt has too: its sessions are in it."""
 START = ("sh", "-c", 'mkdir -p "$HOME" && exec "$@"', "sh")
 """A program that makes HOME and becomes the agent."""
 
@@ -281,7 +281,7 @@ async def connect(
     _check_env(definition.env.values(), secrets)
     command = Command(
         argv=(*START, *definition.command),
-        env={**definition.env, "HOME": f"{sandbox.kept_folder}/{HOME}"},
+        env={**definition.env, "HOME": home_of(sandbox)},
         max_output_bytes=ERROR_OUTPUT_BYTES,
     )
     async with sandbox.open_process(command) as process:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.adk.events import Event
 from google.genai import types
@@ -58,6 +58,8 @@ class Note(BaseModel):
     """How the turn ended, by the protocol's names; `limit` for a limit of the job."""
     limit: str = ""
     """The sentence about that limit."""
+    home: str = ""
+    """The blob of the agent's HOME after the turn."""
     reworks_schema: bool = False
     """Whether the turn asks for an answer that fits the schema."""
     used: dict[str, float] = {}
@@ -90,6 +92,14 @@ class Turn:
         return self.replies[-1] if self.replies else ""
 
 
+class KeptSession(NamedTuple):
+    """The session of an earlier job that a job continues."""
+
+    session: str
+    home: str
+    """The blob of the HOME in which it is."""
+
+
 class Conversation:
     """The turns of one job.
 
@@ -107,6 +117,8 @@ class Conversation:
         """The newest session, and the files of the sandbox in which it is."""
         self.session_cost_usd = 0.0
         """What that session has cost."""
+        self.kept = _kept(history.earlier, agent)
+        """The session of the job that this one continues; None if it was not kept."""
         self.asks: dict[str, Ask] = {}
         """The questions whose answers the agent has not been given, by id."""
         self.asked: dict[str, int] = {}
@@ -170,6 +182,16 @@ class Conversation:
         number = self.last.number if self.last else 0
         note = Note(agent=self._agent, turn=number, **fields)
         return with_note(Event(author=self._agent, content=content), note)
+
+
+def _kept(events: Iterable[Event], agent: str) -> KeptSession | None:
+    """Return the session of an earlier conversation, if nothing followed in another one."""
+    session, kept = "", None
+    for note in filter(None, map(_note, events)):
+        session = note.session or session
+        is_whole = note.agent == agent and note.stop and note.home and session
+        kept = KeptSession(session, note.home) if is_whole else None
+    return kept
 
 
 def with_note(event: Event, note: Note) -> Event:

@@ -25,8 +25,11 @@ GUARDED_BY: Mapping[str, frozenset[str]] = {
 }
 """The tools of fanout that do what calls of a kind do."""
 ALLOWING = ("allow_once",)
+"""The kinds of options that allow a call, the best first."""
 REJECTING = ("reject_once", "reject_always")
+"""Those that reject it."""
 MAX_OPTIONS = 20
+"""The options of a question that are looked at; ACP has four kinds."""
 _OF_ONE_TRY = re.compile(r".*_ids?|.*Ids?|.*_at(_ms)?|timestamp").fullmatch
 """The names of arguments that differ when the same call is asked for again: an agent's own marks
 of the turn and the time."""
@@ -39,8 +42,6 @@ class Question:
     call: Call
     options: tuple[tuple[str, str], ...]
     """The id and the kind of each option."""
-    number: int | str | None
-    """The id of its request."""
 
     @property
     def kind(self) -> str:
@@ -73,30 +74,16 @@ class Question:
         return any(kind in ALLOWING for _, kind in self.options)
 
 
-def read_question(params: dict[str, Any], number: int | str | None, known: Call | None) -> Question:
-    """Return the question in a request.
-
-    Args:
-        params: Of the request.
-        number: The request's id.
-        known: What was said of the call before.
-    """
+def read_question(params: dict[str, Any]) -> Question:
+    """Return the question in the parameters of a request."""
     raw, offered = params.get("toolCall"), params.get("options")
-    asked = read_call(raw if isinstance(raw, dict) else {})
-    call = known.updated(asked) if known else asked
     listed = offered[:MAX_OPTIONS] if isinstance(offered, list) else []
     options = tuple(
         (str(one.get("optionId", ""))[:MAX_ID_CHARACTERS], str(one.get("kind", "")))
         for one in listed
         if isinstance(one, dict)
     )
-    return Question(call, options, number)
-
-
-def asked_call(params: dict[str, Any]) -> Call:
-    """Return what a question says of the call that it is about."""
-    raw = params.get("toolCall")
-    return read_call(raw if isinstance(raw, dict) else {})
+    return Question(read_call(raw if isinstance(raw, dict) else {}), options)
 
 
 def guarded_kinds(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:

@@ -20,6 +20,7 @@ MAX_TOLD_CHARACTERS = 40_000
 TOLD_RESULT_CHARACTERS = 300
 """How much of a tool's result it is told."""
 
+# What is sent to agents. "Do not do it twice": a session that is loaded may not have the last step.
 VERIFIED = (
     "When you have answered, your work is verified with this command, which has to exit with 0:\n\n"
     "{command}"

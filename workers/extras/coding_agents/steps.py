@@ -26,11 +26,15 @@ from .updates import OTHER, Call, Chunk, Plan, SessionCost, Update
 MAX_MESSAGE_CHARACTERS = 200_000
 """The longest message: some fifty thousand tokens, more than another model would read of it."""
 MAX_THOUGHT_CHARACTERS = 20_000
+"""The longest thought between two steps: only people read it."""
 MAX_OPEN_CALLS = 1_000
+"""The calls that may run at once; agents run a dozen."""
 MAX_STEPS = 20_000
 """The steps of one attempt that are written: hundreds of hours of an agent at work."""
 CUT = "\n… (cut)"
+"""The end of a text that was too long."""
 ENDED = ("completed", "failed", "cancelled")
+"""The states of a call that has ended."""
 
 Used = Callable[[], ModelUsage]
 """Returns what a meter has counted since it was last asked."""
@@ -106,9 +110,18 @@ class Steps:
         """Whether calls are running that were written."""
         return bool(self._written)
 
-    def known(self, call_id: str) -> Call | None:
-        """Return what was said of an open call; None for nothing."""
-        return self._calls.get(call_id)
+    async def asks(self, call: Call) -> Call:
+        """Write an open call about which the agent asks; return what is known of it.
+
+        Args:
+            call: What the question says of it.
+        """
+        known = self._calls.get(call.id)
+        if known is None:
+            return call
+        known = self._calls[call.id] = known.updated(call)
+        await self.write_call(call.id)
+        return known
 
     async def add(self, update: Update) -> None:
         """Write an update, or keep it until what belongs to it has come.
@@ -150,7 +163,7 @@ class Steps:
         if plan == self._plan:
             return
         self._plan = plan
-        self._counted()
+        self.count_step()
         await self._journal.note(EventType.TODOS, {"todos": [dict(todo) for todo in plan.todos]})
 
     async def _write_calls(self) -> None:
@@ -234,9 +247,15 @@ class Steps:
         self._is_new_reply = True
         await self.write(event, used)
 
-    async def flush(self) -> None:
-        """Write what has come and was not written, of a turn that goes on later."""
+    async def flush(self, why: str) -> None:
+        """Write what has come and was not written, of a turn that has not ended.
+
+        Args:
+            why: Why calls have no result, for who reads it.
+        """
         await self._write_calls()
+        for call in list(self._calls.values()):
+            await self._write_result(replace(call, status="cancelled", output=call.output or why))
         if (content := self._content([])) is not None:
             await self.write(self._conversation.said(content), self._with_call(ModelUsage()))
 
@@ -247,7 +266,7 @@ class Steps:
             AgentFailed: There are too many steps.
             JobFailure: It cannot be written; see `AttemptJournal`.
         """
-        self._counted()
+        self.count_step()
         if self._metered is not None:
             used = used.plus(self._metered())
         fields = with_used(event, used)
@@ -256,7 +275,12 @@ class Steps:
         await self._journal.note_session_event(event, fields)
         self._conversation.add(event)
 
-    def _counted(self) -> None:
+    def count_step(self) -> None:
+        """Count an entry of the journal.
+
+        Raises:
+            AgentFailed: There are too many.
+        """
         self._count += 1
         if self._count > MAX_STEPS:
             raise AgentFailed(f"The coding agent made more than {MAX_STEPS:,} steps.")

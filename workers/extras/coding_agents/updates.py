@@ -18,15 +18,19 @@ from fanout.orchestrator.shortening import one_line
 MAX_TEXT_CHARACTERS = 50_000
 """The longest text of a result: some twelve thousand tokens."""
 MAX_TITLE_CHARACTERS = 300
+"""The longest title of a call, path, or step of a plan: two lines of a terminal."""
 MAX_ID_CHARACTERS = 120
+"""The longest id of a call or an option: twice that of any known agent."""
 MAX_INPUT_CHARACTERS = 60_000
 """The longest arguments of a call, as JSON: a person decides by them."""
 MAX_COST_USD = 1e9
 """A larger number is not true."""
 MAX_TODOS = 100
-"""The steps of a plan that are kept."""
+"""The steps of a plan that are kept: a longer plan is useless."""
 STATUSES = ("pending", "in_progress", "completed")
+"""The states of a step of a plan."""
 OTHER = "other"
+"""The kind of a call whose kind is not one of ACP's."""
 
 
 @dataclass(frozen=True)
