@@ -232,7 +232,7 @@ def test_claude_codes_worktree_begins_with_what_a_job_changed(
         said = run(
             claude, "--worktree", job, "-p", "Do it.\nRUN: cat notes.md > seen.txt\nSAY: Seen.",
             "--allowedTools", "Bash",
-            **{**PROGRAMS["claude"].environment(f"http://127.0.0.1:{port}")},
+            **PROGRAMS["claude"].environment(f"http://127.0.0.1:{port}"),
         )  # fmt: skip
 
     assert said.endswith("Seen.")
