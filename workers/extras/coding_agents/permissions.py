@@ -6,7 +6,6 @@ the digest of the call, for one use, because the process that asked does not wai
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,13 +29,9 @@ REJECTING = ("reject_once", "reject_always")
 """Those that reject it."""
 MAX_OPTIONS = 20
 """The options of a question that are looked at; ACP has four kinds."""
-_OF_ONE_TRY = re.compile(
-    r"(tool_?)?(call|turn|item|thread|session|conversation|request|approval|message|use)_?ids?"
-    r"|started_?at(_?ms)?|timestamp",
-    re.IGNORECASE,
-).fullmatch
-"""The names of arguments that differ when the same call is asked for again: an agent's own marks
-of the turn and the time. What is called otherwise may say what the call does."""
+_OF_ONE_TRY = frozenset({"call_id", "turn_id", "started_at_ms"})
+"""Codex's marks of a question, which differ when it asks for the same call again. No other name is
+left out: an approval is for these very arguments."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class PermissionRequest:
     @property
     def sha256(self) -> str:
         """The digest of the call: an answer is valid for this one only."""
-        same = {name: value for name, value in self.arguments.items() if not _OF_ONE_TRY(name)}
+        same = {name: value for name, value in self.arguments.items() if name not in _OF_ONE_TRY}
         return fingerprint(self.kind, same)
 
     def outcome(self, *, is_allowed: bool) -> dict[str, Any]:
