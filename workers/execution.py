@@ -133,5 +133,5 @@ def _create_remote_agent(*arguments: Any, **options: Any) -> JobWorker:
 
 
 def _create_coding_agent(*arguments: Any, **options: Any) -> JobWorker:
-    """Return a `CodingAgent`; the extra is loaded for the first one."""
-    return extras.CodingAgent(*arguments, **options)
+    """Return a `CodingAgentJob`; the extra is loaded for the first one."""
+    return extras.CodingAgentJob(*arguments, **options)

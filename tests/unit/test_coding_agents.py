@@ -17,7 +17,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.workers.extras.coding_agents.permissions import read_question, unguarded
-from fanout.workers.extras.coding_agents.updates import Call, Chunk, Plan, read_update
+from fanout.workers.extras.coding_agents.updates import Chunk, Plan, ToolUse, read_update
 from fanout.workers.extras.coding_agents.usage import over_budget, told_usage
 
 HEAD = "name: coder\ndescription: Works.\nacp:\n  command: [coder, --acp]\n"
@@ -119,7 +119,7 @@ def test_a_callers_policy_is_kept_only_where_the_definition_asks() -> None:
         ({"sessionUpdate": ["odd"]}, None),
         ({"sessionUpdate": "agent_message_chunk", "content": 7}, Chunk("")),
         ({"sessionUpdate": "plan", "entries": [{"status": 1}, "x"]}, "one todo"),
-        ({"sessionUpdate": "tool_call", "toolCallId": 5, "kind": "dance"}, Call("5", "other")),
+        ({"sessionUpdate": "tool_call", "toolCallId": 5, "kind": "dance"}, ToolUse("5", "other")),
         ({"sessionUpdate": "usage_update", "cost": {"amount": "x", "currency": "USD"}}, None),
     ],
 )

@@ -216,7 +216,7 @@ class SubagentFactory:
     create_remote: Callable[..., JobWorker]
     """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
     create_coding: Callable[..., JobWorker]
-    """Makes the agent of a job that a program in the sandbox does: `extras.CodingAgent`."""
+    """Makes the agent of a job that a program in the sandbox does: `extras.CodingAgentJob`."""
     max_result_tokens: int = MAX_RESULT_TOKENS
     """What the results of tasks add to an agent's next request at most."""
     max_output_tokens: int | None = None

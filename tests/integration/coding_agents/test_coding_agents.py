@@ -118,8 +118,8 @@ async def test_a_coding_agent_changes_files_and_its_steps_are_in_the_journal(
 
 
 def _output(event: JournalEvent) -> Any:
-    (one,) = event.data["results"]  # type: ignore[misc,union-attr]
-    return one["result"]["output"]  # type: ignore[index,call-overload]
+    results: Any = event.data["results"]
+    return results[0]["result"]["output"]
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.job_runner import JobRunner
-from fanout.workers.extras import CodingAgent, RemoteAgent
+from fanout.workers.extras import CodingAgentJob, RemoteAgent
 from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.host_fitness import HostFitness
 from fanout.workers.sandbox.local.provider import LocalProvider
@@ -208,7 +208,7 @@ class Bench:
                 default_model=self._model,
                 rate_limiter=self._rate_limiter,
                 create_remote=RemoteAgent,
-                create_coding=CodingAgent,
+                create_coding=CodingAgentJob,
                 checkpoint_seconds=self._checkpoint_seconds,
                 max_result_tokens=8_000,
             ),

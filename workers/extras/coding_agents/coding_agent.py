@@ -40,11 +40,11 @@ from ...agent.shared_limits import SharedBudget
 from ...agent.verification import Verifier, max_reworks, rejection
 from ...heartbeat import HeldLease, elapsed_clock
 from ...sandbox import LazySandbox
-from .conversation import KEY, LIMIT, Ask, Conversation, Turn
+from .conversation import KEY, LIMIT, Ask, CodingConversation, PromptTurn
 from .kept_home import home_of, keep_home, restore_home
-from .permissions import Question, guarded_kinds, read_question, unguarded
+from .permissions import PermissionRequest, guarded_kinds, read_question, unguarded
 from .prompts import INTERRUPTED, NOT_FITTING, decided_prompt, first_prompt, told
-from .steps import Steps
+from .steps import StepWriter
 from .updates import read_update
 from .usage import Metered, over_budget, told_usage
 from .wire import Incoming
@@ -73,7 +73,7 @@ FAILED_STOPS = {
 """What the protocol's stop reasons mean for a job, except `end_turn`."""
 
 
-class CodingAgent:
+class CodingAgentJob:
     """One job, done by a coding agent; a `JobWorker`.
 
     Args:
@@ -130,11 +130,11 @@ class CodingAgent:
             used=lambda: self.usage,
             interval_seconds=checkpoint_seconds,
         )
-        self._conversation = Conversation(definition.name, History())
+        self._conversation = CodingConversation(definition.name, History())
         self._earlier: Sequence[Event] = ()
         self._connection: AgentConnection | None = None
         self._process = contextlib.AsyncExitStack()
-        self._steps: Steps | None = None
+        self._steps: StepWriter | None = None
         self._looked_at = 0.0
 
     @property
@@ -148,7 +148,7 @@ class CodingAgent:
         history = await self._journal.history()
         self._checkpoints.load_checkpoints(history.checkpoints)
         self._earlier = history.earlier
-        self._conversation = Conversation(self._definition.name, history)
+        self._conversation = CodingConversation(self._definition.name, history)
         for event in repair_events(history):
             await self._journal.note_session_event(event, {})
             self._conversation.add(event)
@@ -250,11 +250,11 @@ class CodingAgent:
         asks = [(ask, self._approval(ask).id) for ask in self._conversation.asks.values()]
         return [(ask, history.answers[id_]) for ask, id_ in asks if id_ in history.answers]
 
-    async def _work(self, turn: Turn, history: History) -> None:
+    async def _work(self, turn: PromptTurn, history: History) -> None:
         """Have the agent work on a turn until it stops, or asks for what a person decides."""
         connection = await self._connected()
         text = await self._open_session(connection, turn, history)
-        steps = self._steps = Steps(
+        steps = self._steps = StepWriter(
             self._conversation,
             self._journal,
             self._definition.name,
@@ -276,17 +276,19 @@ class CodingAgent:
             self._journal.activity.begin("start")
             library = await asyncio.to_thread(_load_library)
             sandbox = await self._sandbox.opened()
-            if self._metered is None and self._sandbox.meter is not None:
-                self._metered = Metered(self._sandbox.meter)
             kept = self._conversation.kept
             if kept is not None and not self._conversation.session:
                 await restore_home(sandbox, self._services.blobs, kept.home)
+            if self._metered is None and self._sandbox.meter is not None:
+                self._metered = Metered(self._sandbox.meter)
             opening = library.connect(sandbox, self._program, self._services.secrets)
             connection: AgentConnection = await self._process.enter_async_context(opening)
             self._connection = connection
         return self._connection
 
-    async def _open_session(self, connection: AgentConnection, turn: Turn, history: History) -> str:
+    async def _open_session(
+        self, connection: AgentConnection, turn: PromptTurn, history: History
+    ) -> str:
         """Open the session of the conversation; return the prompt that is sent in it."""
         decided = self._decided(history)
         text = turn.text
@@ -313,7 +315,7 @@ class CodingAgent:
         self,
         connection: AgentConnection,
         prompting: asyncio.Task[object],
-        steps: Steps,
+        steps: StepWriter,
         history: History,
     ) -> bool:
         """Write what the agent does until its turn ends; False if it waits for a person."""
@@ -339,7 +341,7 @@ class CodingAgent:
                 return True
 
     async def _end_turn(
-        self, connection: AgentConnection, prompting: asyncio.Task[object], steps: Steps
+        self, connection: AgentConnection, prompting: asyncio.Task[object], steps: StepWriter
     ) -> None:
         """Write the end of a turn that the agent has ended.
 
@@ -361,7 +363,7 @@ class CodingAgent:
             home = await keep_home(await self._sandbox.opened(), self._services.blobs)
         await steps.end(used, stop=stop, limit=limit, home=home)
 
-    def _with_cost(self, used: ModelUsage, steps: Steps) -> ModelUsage:
+    def _with_cost(self, used: ModelUsage, steps: StepWriter) -> ModelUsage:
         """Add what the turn has cost, if the agent tells what the session has cost."""
         told_cost = steps.session_cost
         if told_cost is None:
@@ -390,7 +392,7 @@ class CodingAgent:
         return used if self._metered is None else used.plus(self._metered.unread)
 
     async def _decide(
-        self, connection: AgentConnection, asked: Incoming, steps: Steps, history: History
+        self, connection: AgentConnection, asked: Incoming, steps: StepWriter, history: History
     ) -> bool:
         """Answer a question for permission; True if a person has to.
 
@@ -421,13 +423,13 @@ class CodingAgent:
         return False
 
     def _kept_answer(
-        self, question: Question, history: History
+        self, question: PermissionRequest, history: History
     ) -> tuple[Ask, ApprovalAnswer] | None:
         """Return a person's answer to the same question of an earlier process."""
         same = (one for one in self._decided(history) if one[0].sha256 == question.sha256)
         return next(same, None)
 
-    async def _note_ask(self, question: Question) -> None:
+    async def _note_ask(self, question: PermissionRequest) -> None:
         """Write a question for a person, unless it waits for an answer already."""
         asked = self._conversation.asks.values()
         if any(ask.sha256 == question.sha256 for ask in asked):
@@ -443,10 +445,10 @@ class CodingAgent:
         await self._journal.note_session_event(event, {})
         self._conversation.add(event)
 
-    def _summary(self, turn: Turn) -> str:
+    def _summary(self, turn: PromptTurn) -> str:
         return summary_of(turn.reply, MAX_SUMMARY_CHARACTERS)
 
-    async def _answer(self, turn: Turn) -> AgentAnswer | None:
+    async def _answer(self, turn: PromptTurn) -> AgentAnswer | None:
         """Return the answer of a turn; None if another one is asked for."""
         if turn.stop != "end_turn":
             failure = AgentFailed("The coding agent ended its turn for a reason that is not ACP's.")
@@ -512,7 +514,7 @@ async def _next(
         getting.cancel()
 
 
-def _is_before(event: Event, turn: Turn) -> bool:
+def _is_before(event: Event, turn: PromptTurn) -> bool:
     """Return whether an event is not the one that begins a turn."""
     said = (event.custom_metadata or {}).get(KEY) or {}
     return not (said.get("begins") and said.get("turn") == turn.number)

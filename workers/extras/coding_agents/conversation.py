@@ -1,7 +1,7 @@
 """The conversation with a coding agent, as the journal has it.
 
 Each prompt is a turn, which begins with the prompt and ends with the agent's stop. What an attempt
-needs to know of earlier ones is in the metadata of the events (`Note`): the session in which a
+needs to know of earlier ones is in the metadata of the events (`TurnNote`): the session in which a
 prompt was sent, the questions for permission, and what was used.
 """
 
@@ -37,7 +37,7 @@ class Ask(BaseModel):
     arguments: dict[str, JsonValue]
 
 
-class Note(BaseModel):
+class TurnNote(BaseModel):
     """What an event says of a turn."""
 
     model_config = ConfigDict(frozen=True)  # another release may say more
@@ -69,10 +69,10 @@ class Note(BaseModel):
 
 
 @dataclass
-class Turn:
+class PromptTurn:
     """One prompt, and what became of it."""
 
-    note: Note
+    note: TurnNote
     text: str
     session: str = ""
     """The session in which the prompt was last sent; empty if it was not."""
@@ -100,7 +100,7 @@ class KeptSession(NamedTuple):
     """The blob of the HOME in which it is."""
 
 
-class Conversation:
+class CodingConversation:
     """The turns of one job.
 
     Args:
@@ -110,7 +110,7 @@ class Conversation:
 
     def __init__(self, agent: str, history: History) -> None:
         self._agent = agent
-        self.last: Turn | None = None
+        self.last: PromptTurn | None = None
         """The newest turn; None before the first."""
         self.events: list[Event] = []
         self.session, self.files = "", ""
@@ -137,9 +137,9 @@ class Conversation:
         if self.last is not None and event.author != "user" and (text := text_of(event)).strip():
             self.last.replies.append(text)
 
-    def _add(self, note: Note, event: Event) -> None:
+    def _add(self, note: TurnNote, event: Event) -> None:
         if note.begins:
-            self.last = Turn(note, text_of(event))
+            self.last = PromptTurn(note, text_of(event))
         if note.session:
             if note.session != self.session or note.files != self.files:
                 self.session_cost_usd = 0.0
@@ -167,7 +167,7 @@ class Conversation:
             reworks_schema: Whether it asks for an answer that fits the schema.
         """
         number = self.last.number + 1 if self.last else 1
-        note = Note(agent=self._agent, turn=number, begins=True, reworks_schema=reworks_schema)
+        note = TurnNote(agent=self._agent, turn=number, begins=True, reworks_schema=reworks_schema)
         content = types.Content(role="user", parts=[types.Part(text=text)])
         event = Event(author="user", content=content, custom_metadata={NUMBER_KEY: messages_read})
         return with_note(event, note)
@@ -180,7 +180,7 @@ class Conversation:
             fields: Those of its note.
         """
         number = self.last.number if self.last else 0
-        note = Note(agent=self._agent, turn=number, **fields)
+        note = TurnNote(agent=self._agent, turn=number, **fields)
         return with_note(Event(author=self._agent, content=content), note)
 
 
@@ -194,7 +194,7 @@ def _kept(events: Iterable[Event], agent: str) -> KeptSession | None:
     return kept
 
 
-def with_note(event: Event, note: Note) -> Event:
+def with_note(event: Event, note: TurnNote) -> Event:
     """Put a note into the metadata of an event, and return the event."""
     said = note.model_dump(exclude_defaults=True)
     event.custom_metadata = {**(event.custom_metadata or {}), KEY: said}
@@ -211,9 +211,9 @@ def with_used(event: Event, used: ModelUsage) -> dict[str, float]:
     return fields
 
 
-def _note(event: Event) -> Note | None:
+def _note(event: Event) -> TurnNote | None:
     said = (event.custom_metadata or {}).get(KEY)
-    return Note.model_validate(said) if isinstance(said, dict) else None
+    return TurnNote.model_validate(said) if isinstance(said, dict) else None
 
 
 def _usage(fields: dict[str, float]) -> ModelUsage:

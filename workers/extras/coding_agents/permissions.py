@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import Decision, InterruptOn, fingerprint, parse_policy
 
-from .updates import MAX_ID_CHARACTERS, OTHER, Call, read_call
+from .updates import MAX_ID_CHARACTERS, OTHER, ToolUse, read_call
 
 GUARDED_BY: Mapping[str, frozenset[str]] = {
     "execute": frozenset({"execute"}),
@@ -31,14 +31,14 @@ MAX_OPTIONS = 20
 """The options of a question that are looked at; ACP has four kinds."""
 _OF_ONE_TRY = frozenset({"call_id", "turn_id", "started_at_ms"})
 """Codex's marks of a question, which differ when it asks for the same call again. No other name is
-left out: an approval is for these very arguments."""
+left out, not even one that ends so: an approval is for these very arguments."""
 
 
 @dataclass(frozen=True)
-class Question:
+class PermissionRequest:
     """A call that the agent asks to be allowed."""
 
-    call: Call
+    call: ToolUse
     options: tuple[tuple[str, str], ...]
     """The id and the kind of each option."""
 
@@ -73,7 +73,7 @@ class Question:
         return any(kind in ALLOWING for _, kind in self.options)
 
 
-def read_question(params: dict[str, Any]) -> Question:
+def read_question(params: dict[str, Any]) -> PermissionRequest:
     """Return the question in the parameters of a request."""
     raw, offered = params.get("toolCall"), params.get("options")
     listed = offered[:MAX_OPTIONS] if isinstance(offered, list) else []
@@ -82,7 +82,7 @@ def read_question(params: dict[str, Any]) -> Question:
         for one in listed
         if isinstance(one, dict)
     )
-    return Question(read_call(raw if isinstance(raw, dict) else {}), options)
+    return PermissionRequest(read_call(raw if isinstance(raw, dict) else {}), options)
 
 
 def guarded_kinds(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:

@@ -20,8 +20,8 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.shortening import one_line
 
 from ...agent.session_journal import LINE_CHARACTERS, LOG_SECONDS, AttemptJournal, LiveLog
-from .conversation import Conversation, with_used
-from .updates import OTHER, Call, Chunk, Plan, SessionCost, Update
+from .conversation import CodingConversation, with_used
+from .updates import OTHER, Chunk, Plan, SessionCost, ToolUse, Update
 
 MAX_MESSAGE_CHARACTERS = 200_000
 """The longest message: some fifty thousand tokens, more than another model would read of it."""
@@ -66,7 +66,7 @@ class Joined:
         return self._pieces[-1] if self._pieces else ""
 
 
-class Steps:
+class StepWriter:
     """Writes what one agent does to the journal, in order.
 
     Args:
@@ -79,7 +79,7 @@ class Steps:
 
     def __init__(
         self,
-        conversation: Conversation,
+        conversation: CodingConversation,
         journal: AttemptJournal,
         agent: str,
         metered: Used | None = None,
@@ -92,7 +92,7 @@ class Steps:
         self._live_at = 0.0
         self._text = Joined(MAX_MESSAGE_CHARACTERS)
         self._thought = Joined(MAX_THOUGHT_CHARACTERS)
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, ToolUse] = {}
         """The open calls, by the agent's ids."""
         self._written: dict[str, str] = {}
         """The ids in the journal of those that are written."""
@@ -110,18 +110,15 @@ class Steps:
         """Whether calls are running that were written."""
         return bool(self._written)
 
-    async def asks(self, call: Call) -> Call:
+    async def asks(self, call: ToolUse) -> ToolUse:
         """Write an open call about which the agent asks; return what is known of it.
 
         Args:
             call: What the question says of it.
         """
-        known = self._calls.get(call.id)
-        if known is None:
-            return call
-        known = self._calls[call.id] = known.updated(call)
+        await self.add(replace(call, output=None))  # some agents say nothing of a call before
         await self.write_call(call.id)
-        return known
+        return self._calls.get(call.id, call)
 
     async def add(self, update: Update) -> None:
         """Write an update, or keep it until what belongs to it has come.
@@ -133,7 +130,7 @@ class Steps:
         match update:
             case Chunk():
                 await self._add_chunk(update)
-            case Call():
+            case ToolUse():
                 await self._add_call(update)
             case Plan():
                 await self._add_plan(update)
@@ -149,7 +146,7 @@ class Steps:
             content = types.Content(role="model", parts=[types.Part(text=self._text.end)])
             await self._live.add(Event(author=self._agent, content=content, partial=True))
 
-    async def _add_call(self, update: Call) -> None:
+    async def _add_call(self, update: ToolUse) -> None:
         before = self._calls.get(update.id)
         if before is None and len(self._calls) >= MAX_OPEN_CALLS:
             raise AgentFailed(f"The coding agent has more than {MAX_OPEN_CALLS:,} open calls.")
@@ -192,7 +189,7 @@ class Steps:
         self._ids.add(name)
         return name
 
-    async def _write_result(self, call: Call) -> None:
+    async def _write_result(self, call: ToolUse) -> None:
         number = self._written.pop(call.id)
         del self._calls[call.id]
         status = "success" if call.status == "completed" else "error"
@@ -286,5 +283,5 @@ class Steps:
             raise AgentFailed(f"The coding agent made more than {MAX_STEPS:,} steps.")
 
 
-def _arguments(call: Call) -> dict[str, JsonValue]:
+def _arguments(call: ToolUse) -> dict[str, JsonValue]:
     return {**({"title": call.title} if call.title else {}), **(call.arguments or {})}

@@ -42,7 +42,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolUse:
     """What is said of a call of a tool; None: nothing."""
 
     id: str
@@ -52,7 +52,7 @@ class Call:
     arguments: dict[str, JsonValue] | None = None
     output: str | None = None
 
-    def updated(self, newer: Call) -> Call:
+    def updated(self, newer: ToolUse) -> ToolUse:
         """Return the call with what is said of it later."""
         return replace(self, **{name: value for name, value in vars(newer).items() if value})
 
@@ -71,7 +71,7 @@ class SessionCost:
     amount_usd: float
 
 
-Update = Chunk | Call | Plan | SessionCost
+Update = Chunk | ToolUse | Plan | SessionCost
 
 
 def read_update(params: dict[str, Any]) -> Update | None:
@@ -93,10 +93,10 @@ def read_update(params: dict[str, Any]) -> Update | None:
     return None
 
 
-def read_call(update: dict[str, Any]) -> Call:
+def read_call(update: dict[str, Any]) -> ToolUse:
     """Return what an update, or a question, says of a call of a tool."""
     kind, status = update.get("kind"), update.get("status")
-    return Call(
+    return ToolUse(
         id=str(update.get("toolCallId", ""))[:MAX_ID_CHARACTERS],
         kind=None if kind is None else kind if kind in TOOL_KINDS else OTHER,
         title=_title(update.get("title")),
