@@ -206,8 +206,8 @@ def _messages(model: Model, asked: Mapping[str, Any]) -> bytes:
         begun, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": reply}
         reason = "end_turn"
     message = {
-        "id": "msg", "type": "message", "role": "assistant", "model": asked["model"],
-        "content": [], "stop_reason": None, "stop_sequence": None,
+        "id": f"msg_{len(conversation)}", "type": "message", "role": "assistant",
+        "model": asked["model"], "content": [], "stop_reason": None, "stop_sequence": None,
         "usage": {"input_tokens": INPUT_TOKENS, "output_tokens": 1},
     }  # fmt: skip
     return _events(
@@ -328,7 +328,7 @@ def model_service(tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[
                 server.socket, server_side=True, do_handshake_on_connect=False
             )
         server.daemon_threads = True
-        model = server.state = Model()  # type: ignore[attr-defined]
+        model = server.state = Model()
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:

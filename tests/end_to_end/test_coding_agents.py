@@ -19,6 +19,7 @@ import pytest
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.coding_agents import CODING_AGENTS, CodingAgent
+from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
@@ -26,7 +27,7 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.https_host import PrivateAuthority
-from tests.integration.worker.approvals import file_of, journal, parked
+from tests.integration.worker.approvals import file_of, journal
 from tests.model_service import INPUT_TOKENS, OUTPUT_TOKENS, Model, model_service
 from tests.services import Installation, Installer, docker
 from tests.waits import eventually
@@ -44,7 +45,8 @@ WAITS = "if [ ! -e waited ]; then touch waited; while [ ! -e /tmp/never ]; do sl
 """A command that ends only when it is run again."""
 JOB_SECONDS = 240
 SEARCH = """python3 - <<'END'
-import os, pathlib, re
+import array, itertools, os, pathlib, re
+PAGE = os.sysconf("SC_PAGE_SIZE")
 wanted = re.compile(rb"canary-[k]ey-5f1d92|Y2FuYXJ5LWtle[S]01ZjFkOTI")
 hits, environments, memories, files = [], 0, 0, 0
 for folder in pathlib.Path("/proc").glob("[0-9]*"):
@@ -54,19 +56,23 @@ for folder in pathlib.Path("/proc").glob("[0-9]*"):
         hits += [str(folder)] if wanted.search((folder / "environ").read_bytes()) else []
         environments += 1
         with open(folder / "maps") as maps, open(folder / "mem", "rb", 0) as memory:
+            pages = open(folder / "pagemap", "rb", 0)
             for line in maps:
                 bounds, rights = line.split()[:2]
-                start, end = (int(one, 16) for one in bounds.split("-"))
+                start, end = (int(one, 16) // PAGE for one in bounds.split("-"))
                 if rights[:2] != "rw":
                     continue
-                while start < end:
-                    memory.seek(start)
+                pages.seek(8 * start)
+                marks = array.array("Q", pages.read(8 * (end - start)))
+                for is_there, run in itertools.groupby(range(len(marks)), lambda at: marks[at] >> 62):
+                    run = list(run)
+                    if not is_there:
+                        continue
+                    memory.seek((start + run[0]) * PAGE)
                     try:
-                        part = memory.read(min(end - start, 1 << 24))
+                        hits += [f"{folder} memory"] if wanted.search(memory.read(len(run) * PAGE)) else []
                     except OSError:
-                        break
-                    hits += [f"{folder} memory"] if wanted.search(part) else []
-                    start += len(part) or end
+                        pass
         memories += 1
     except (OSError, ValueError, OverflowError):
         pass
@@ -182,7 +188,7 @@ def _workspace(place: Installation) -> dict[str, Any]:
 
 async def until_called(client: JobClient, job_id: str, text: str) -> None:
     """Wait until the agent has begun a call whose arguments have a text."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(JOB_SECONDS):
         async for event in client.events(job_id):
             assert not event.ends_job, event.data
             if event.type is EventType.TOOL_CALL and text in json.dumps(event.data):
@@ -192,12 +198,23 @@ async def until_called(client: JobClient, job_id: str, text: str) -> None:
 async def sessions(client: JobClient, job_id: str) -> list[str]:
     """The sessions of a job's agent, in order."""
     found = [
-        event.data["event"]["custom_metadata"]["acp"].get("session")  # type: ignore[index,call-overload,union-attr]
+        event.data["event"]["custom_metadata"]["acp"].get("session")
         async for event in client.events(job_id, follow=False)
         if isinstance(event.data.get("event"), dict)
-        and "acp" in (event.data["event"].get("custom_metadata") or {})  # type: ignore[union-attr,operator]
+        and "acp" in (event.data["event"].get("custom_metadata") or {})
     ]
     return [*dict.fromkeys(str(one) for one in found if one)]
+
+
+async def asked(client: JobClient, job_id: str) -> Approval:
+    """What the job waits for, once it waits: an agent takes half a minute to begin."""
+    async with asyncio.timeout(JOB_SECONDS):
+        async for event in client.events(job_id):
+            assert not event.ends_job, event.data
+            if event.type is EventType.JOB_STATE and event.data["state"] == JobState.WAITING:
+                break
+    (approval,) = [one for one in await client.approvals() if one.job_id == job_id]
+    return approval
 
 
 def changes(result: JobResult) -> list[tuple[str, str]]:
@@ -274,7 +291,7 @@ async def test_a_person_approves_what_it_asks_for(
     async with place.client() as client:
         text = task("echo approved > approved.txt")
         job_id = await submit(place, client, text, agent=f"{agent.name}-asks")
-        (approval,) = await parked(client, job_id)
+        approval = await asked(client, job_id)
         assert approval.tool == "execute"
         assert "approved.txt" in json.dumps(approval.arguments)
         assert await client.result(job_id) is None

@@ -25,10 +25,10 @@ from urllib.parse import quote
 
 from pydantic import JsonValue, SecretStr
 
+from fanout.orchestrator import deep_agent
 from fanout.orchestrator.cancellation import cancel_and_wait, ended
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.credentials import CredentialDefinition
-from fanout.orchestrator.deep_agent import price
 from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, JobFailure, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
@@ -111,7 +111,8 @@ async def lazy_sandbox(
     spec = sandbox_spec(
         claim.spec, attempt.definition, attempt.limits, services.secrets, default_image
     )
-    meter = ModelMeter(price) if attempt.definition.acp is not None and spec.credentials else None
+    has_meter = attempt.definition.acp is not None and spec.credentials
+    meter = ModelMeter(deep_agent.price) if has_meter else None
     spec = replace(spec, attempt=claim.attempt, meter=meter)
     definition = DefinitionFolder(attempt.definition, await provider.home(spec.job_id))
     last = await journal.last_sandbox()

@@ -15,11 +15,14 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fanout.orchestrator.deep_agent import ModelUsage
+from fanout.orchestrator import deep_agent
 
-Price = Callable[[str, ModelUsage], float | None]
+if TYPE_CHECKING:
+    from fanout.orchestrator.deep_agent import ModelUsage
+
+Price = Callable[[str, "ModelUsage"], float | None]
 """Returns what an answer of a model cost in US dollars; None if its price is unknown."""
 
 MAX_PARSED_BYTES = 256 << 10
@@ -29,6 +32,7 @@ TAIL_BYTES = 16 << 10
 MOST_TOKENS = 10**9
 """More than any answer has; a larger number is not true."""
 MAX_MODEL_CHARACTERS = 100
+"""The longest name of a model that is kept: the longest that there are have half as many."""
 
 _ANSWERS = re.compile(
     r"(/chat/completions|/completions|/responses|/messages|:(stream)?generateContent)$",
@@ -49,7 +53,7 @@ class ModelMeter:
             price: of an answer; without it no cost is known.
         """
         self._price = price
-        self._used = ModelUsage()
+        self._used = deep_agent.ModelUsage()
         self.unread = 0
         """The answers that said nothing of tokens, or in another format."""
         self.unpriced = ""
@@ -77,7 +81,7 @@ class ModelMeter:
         """
         if used is None:
             self.unread += 1
-            self._used = self._used.plus(ModelUsage(model_calls=1))
+            self._used = self._used.plus(deep_agent.ModelUsage(model_calls=1))
             return
         cost = self._price(model, used) if self._price is not None and model else None
         if cost is None:
@@ -207,7 +211,7 @@ _NAMES = (
 def _usage(counts: Mapping[str, int]) -> ModelUsage:
     get = counts.get
     cache_read = get("cache_read", 0)
-    return ModelUsage(
+    return deep_agent.ModelUsage(
         input_tokens=get("read", 0)
         + get("cache_written", 0)
         + cache_read

@@ -31,7 +31,7 @@ MAX_OPTIONS = 20
 """The options of a question that are looked at; ACP has four kinds."""
 _OF_ONE_TRY = frozenset({"call_id", "turn_id", "started_at_ms"})
 """Codex's marks of a question, which differ when it asks for the same call again. No other name is
-left out: an approval is for these very arguments."""
+left out, not even one that ends so: an approval is for these very arguments."""
 
 
 @dataclass(frozen=True)
