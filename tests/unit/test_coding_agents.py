@@ -104,6 +104,15 @@ def test_an_answer_is_for_one_call_with_its_arguments_only() -> None:
     assert again.sha256 == make.sha256
 
 
+@pytest.mark.parametrize("field", ["title", "rawInput"])
+def test_an_answer_is_for_the_whole_of_a_long_call(field: str) -> None:
+    one, other = (
+        read_question({"toolCall": {"toolCallId": "1", field: "x" * 100_000 + end}})
+        for end in ("1", "2")
+    )
+    assert one.sha256 != other.sha256
+
+
 def test_a_callers_policy_is_kept_only_where_the_definition_asks() -> None:
     guards = {"execute": True, "write_file": True, "task": True}
     assert unguarded(guards, {}) == ["execute", "write_file"]

@@ -6,6 +6,7 @@ ahead of the protocol, and none of it is worth a failed job.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,14 +108,17 @@ def read_call(update: dict[str, Any]) -> ToolUse:
 
 
 def _title(value: Any) -> str | None:
-    return one_line(value, MAX_TITLE_CHARACTERS) if isinstance(value, str) and value else None
+    if not isinstance(value, str) or not value:
+        return None
+    line = one_line(value, MAX_TITLE_CHARACTERS)
+    return line if len(value) <= MAX_TITLE_CHARACTERS else f"{line} #{_digest(value)}"
 
 
 def _arguments(raw: Any) -> dict[str, JsonValue] | None:
     if not raw or (isinstance(raw, dict) and raw.keys() == {"cwd"}):  # the rest comes later
         return None
     if len(text := json.dumps(raw)) > MAX_INPUT_CHARACTERS:
-        return {"input": _cut(text, MAX_INPUT_CHARACTERS)}
+        return {"input": _cut(text, MAX_INPUT_CHARACTERS), "sha256": _digest(text)}
     return raw if isinstance(raw, dict) else {"input": raw}
 
 
@@ -169,6 +173,11 @@ def _cost(cost: Any) -> SessionCost | None:
     if isinstance(amount, bool) or not isinstance(amount, (int, float)) or amount < 0:
         return None
     return SessionCost(min(float(amount), MAX_COST_USD))
+
+
+def _digest(text: str) -> str:
+    """Return what tells a text that is cut from others: an approval is for the whole of it."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
 
 def _cut(text: str, most: int) -> str:
