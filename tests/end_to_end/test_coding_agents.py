@@ -45,7 +45,7 @@ WAITS = "if [ ! -e waited ]; then touch waited; while [ ! -e /tmp/never ]; do sl
 """A command that ends only when it is run again."""
 JOB_SECONDS = 240
 SEARCH = """python3 - <<'END'
-import array, itertools, os, pathlib, re
+import os, pathlib, re
 PAGE = os.sysconf("SC_PAGE_SIZE")
 wanted = re.compile(rb"canary-[k]ey-5f1d92|Y2FuYXJ5LWtle[S]01ZjFkOTI")
 hits, environments, memories, files = [], 0, 0, 0
@@ -55,24 +55,25 @@ for folder in pathlib.Path("/proc").glob("[0-9]*"):
     try:
         hits += [str(folder)] if wanted.search((folder / "environ").read_bytes()) else []
         environments += 1
-        with open(folder / "maps") as maps, open(folder / "mem", "rb", 0) as memory:
-            pages = open(folder / "pagemap", "rb", 0)
+        with open(folder / "maps") as maps, open(folder / "mem", "rb", 0) as memory, open(
+            folder / "pagemap", "rb", 0
+        ) as pages:
             for line in maps:
                 bounds, rights = line.split()[:2]
                 start, end = (int(one, 16) // PAGE for one in bounds.split("-"))
                 if rights[:2] != "rw":
                     continue
-                pages.seek(8 * start)
-                marks = array.array("Q", pages.read(8 * (end - start)))
-                for is_there, run in itertools.groupby(range(len(marks)), lambda at: marks[at] >> 62):
-                    run = list(run)
-                    if not is_there:
-                        continue
-                    memory.seek((start + run[0]) * PAGE)
-                    try:
-                        hits += [f"{folder} memory"] if wanted.search(memory.read(len(run) * PAGE)) else []
-                    except OSError:
-                        pass
+                while start < end:  # the last byte of a page's mark says whether it is there
+                    pages.seek(8 * start)
+                    marks = pages.read(8 * min(end - start, 1 << 20))[7::8]
+                    for run in re.finditer(b"[\\x40-\\xff]+", marks):
+                        memory.seek((start + run.start()) * PAGE)
+                        try:
+                            part = memory.read(len(run[0]) * PAGE)
+                        except OSError:
+                            continue
+                        hits += [f"{folder} memory"] if wanted.search(part) else []
+                    start += len(marks) or end
         memories += 1
     except (OSError, ValueError, OverflowError):
         pass
