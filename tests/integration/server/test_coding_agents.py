@@ -204,7 +204,7 @@ def test_claude_codes_worktree_begins_with_what_a_job_changed(
     page = (REPOSITORY / "docs" / "mcp.md").read_text()
     section = page.partition("## Claude Code's worktrees")[2]
     hook, script = (
-        section.split(f"```{kind}\n", 1)[1].partition("```")[0] for kind in ("json", "sh")
+        section.split(f"```{kind}\n", 1)[1].partition("```")[0] for kind in ("text", "sh")
     )
     (project / ".claude" / "settings.json").write_text(hook)
     (project / ".claude" / "fanout-worktree.sh").write_text(script)
