@@ -19,6 +19,7 @@ OF_THE_MACHINE = {
     "no redis-server on PATH": "",
     "There is no Chromium: apt-get install chromium.": "",
     "The engine has no image fanout/python.": "",
+    "There is no image of a coding agent": "a gigabyte each, from npm: built by name",
     "Root's rights cannot be dropped here.": "",
     "needs root": "also `needs root, and setpriv`",
     "needs root and overlay mounts": "",

@@ -107,6 +107,7 @@ class JobExecution:
                 max_result_tokens=settings.max_result_tokens,
                 rate_limiter=rate_limiter,
                 create_remote=_create_remote_agent,
+                create_coding=_create_coding_agent,
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,
             ),
@@ -160,3 +161,8 @@ def _environment_loops(
 def _create_remote_agent(*arguments: Any, **options: Any) -> JobWorker:
     """Return a `RemoteAgent`; the extra is loaded for the first one."""
     return extras.RemoteAgent(*arguments, **options)
+
+
+def _create_coding_agent(*arguments: Any, **options: Any) -> JobWorker:
+    """Return a `CodingAgentJob`; the extra is loaded for the first one."""
+    return extras.CodingAgentJob(*arguments, **options)

@@ -116,7 +116,7 @@ ENVIRONMENT_COMMANDS = {
 }
 """The commands of `fanout environment`."""
 
-AGENT_COMMANDS = {"new": "new_agent.new"}
+AGENT_COMMANDS = {"new": "new_agent.new", "add": "add_agent.add"}
 """The commands of `fanout agents`, which lists the agents without one."""
 
 SCRIPT_COMMANDS = {"check": "scripts.check", "ls": "scripts.ls"}
@@ -380,7 +380,8 @@ def _agents(
 ) -> None:
     """List the agents that can run jobs, or make one of your own.
 
-    `fanout agents new NAME` writes a commented definition.
+    `fanout agents new NAME` writes a commented definition, `fanout agents add NAME` one of a coding
+    agent: opencode, gemini-cli, codex or claude-code.
 
     Each line has the name, the model (of a remote agent: a2a and its host), the sub-agents that it
     may call and the description.

@@ -122,7 +122,7 @@ def _models(
     found = [root]
     for agent in found:
         definition = definitions[agent]
-        if definition.a2a is not None:  # it asks its own model
+        if definition.has_own_model:
             continue
         own = definition.model or named or default
         yield agent, named if agent == root and named else own

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import (
@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..approvals import InterruptOn
+from ..approvals import InterruptOn, parse_policy
 from ..jobs.failures import UnknownAgent
 from ..jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from ..output_schema import SchemaCheck
@@ -57,6 +57,8 @@ WITHOUT_MODEL = frozenset(
 )
 """The keys of a definition that apply to a remote agent. It has its own instruction, model and
 tools; these keys concern the job, and the sandbox in which its files are verified."""
+OF_CODING_AGENTS = WITHOUT_MODEL - {"a2a"} | {"acp", "instruction", "interrupt_on"}
+"""The keys of a definition that apply to a coding agent, which has its own model and tools."""
 DEFAULT_TIMEOUT_SECONDS = 60.0
 """The default time for a server's start and for each call, as in other MCP clients."""
 
@@ -89,6 +91,19 @@ def _usable_pattern(pattern: str) -> str:
 
 FilePattern = Annotated[str, AfterValidator(_usable_pattern)]
 
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""The name of a variable of a process's environment."""
+_KEY = re.compile(
+    r"\b(?:sk-|sk_live_|AIza|gh[pousr]_|github_pat_|glpat-|xox[abp]-|AKIA|hf_)[A-Za-z0-9_-]{16,}"
+)
+"""The beginnings of the keys of well-known services."""
+
+ToolKind = Literal[
+    "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"
+]
+"""The kinds of calls for which a coding agent may ask permission, as ACP names them."""
+TOOL_KINDS: tuple[ToolKind, ...] = get_args(ToolKind)
+
 
 class RemoteAgentDefinition(WireModel):
     """An agent of another service that speaks A2A (1.0, or 0.3 by JSON-RPC and HTTP+JSON)."""
@@ -105,6 +120,30 @@ class RemoteAgentDefinition(WireModel):
     """The largest size of the files that are sent, and of each answer."""
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     """How long a request may be silent. Its work may take as long as the job's time."""
+
+
+class CodingAgentDefinition(WireModel):
+    """A program in the job's sandbox that speaks the Agent Client Protocol (version 1)."""
+
+    command: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    """The program and its arguments; it speaks ACP on its standard input and output."""
+    env: dict[VariableName, str] = Field(default_factory=dict)
+    """Variables that are added to its environment, literally; it can read them. So they hold no
+    keys: those of `credentials` are put into its requests outside of the sandbox."""
+    auth_method: str | None = None
+    """The id of the authentication method that it is told to use, if it asks for one; None: one
+    that needs only variables of `env`."""
+
+    @field_validator("env")
+    @classmethod
+    def _holds_no_keys(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if _KEY.search(value) and "dummy" not in value.lower():
+                raise ValueError(
+                    f"{name} holds a key, which the agent could read: give it a dummy, and the key "
+                    "by network and credentials"
+                )
+        return env
 
 
 class McpServerDefinition(WireModel):
@@ -223,6 +262,9 @@ class AgentDefinition(WireModel):
     """A description for the coordinator, which chooses agents by it."""
     a2a: RemoteAgentDefinition | None = None
     """An agent of another service, which does its jobs; it has its own instruction and model."""
+    acp: CodingAgentDefinition | None = None
+    """A coding agent in the job's sandbox, which does its jobs; it has its own model and tools.
+    `instruction` comes before its first prompt."""
     instruction: str = ""
     """The system prompt."""
     model: ModelName | None = None
@@ -283,12 +325,41 @@ class AgentDefinition(WireModel):
 
     @model_validator(mode="after")
     def _is_here_or_remote(self) -> AgentDefinition:
-        if self.a2a is None and not self.instruction.strip():
-            raise ValueError("give instruction or instruction_file, or a2a for a remote agent")
+        if self.a2a is not None and self.acp is not None:
+            raise ValueError("give either a2a, for a remote agent, or acp, for a coding agent")
+        if not self.has_own_model and not self.instruction.strip():
+            raise ValueError(
+                "give instruction or instruction_file, a2a for a remote agent, or acp for a coding "
+                "agent"
+            )
         unused = sorted(self.model_fields_set - WITHOUT_MODEL) if self.a2a else ()
         if unused:
             raise ValueError(f"a remote agent (a2a) has its own {unused[0]}: remove the key")
+        unused = sorted(self.model_fields_set - OF_CODING_AGENTS) if self.acp else ()
+        if unused:
+            raise ValueError(f"a coding agent (acp) has its own {unused[0]}: remove the key")
         return self
+
+    @model_validator(mode="after")
+    def _guards_what_coding_agents_ask(self) -> AgentDefinition:
+        if self.acp is None:
+            return self
+        for kind, decisions in parse_policy(self.interrupt_on).items():
+            if kind not in TOOL_KINDS:
+                raise ValueError(
+                    f"interrupt_on: a coding agent asks for no {kind!r}."
+                    f"{did_you_mean(kind, TOOL_KINDS)} It asks for {', '.join(TOOL_KINDS)}"
+                )
+            if self.interrupt_on[kind] is not True and not {"approve", "reject"} >= {*decisions}:
+                raise ValueError(
+                    f"interrupt_on: {kind} of a coding agent is approved or rejected only"
+                )
+        return self
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether its jobs are done by an agent that is not fanout's, with a model of its own."""
+        return self.a2a is not None or self.acp is not None
 
     @field_validator("model", mode="before")
     @classmethod
@@ -377,6 +448,7 @@ INNER_MODELS: dict[str, type[WireModel]] = {
     "mcp_servers": McpServerDefinition,
     "credentials": CredentialDefinition,
     "a2a": RemoteAgentDefinition,
+    "acp": CodingAgentDefinition,
     "limits": Limits,
     "setup": SetupDefinition,
     "loops": LoopDefinition,

@@ -49,6 +49,7 @@ from .budget import Budget as Budget
 from .budget import BudgetFactory as BudgetFactory
 from .budget import BudgetLimits as BudgetLimits
 from .budget import budget_of as budget_of
+from .budget import exceeded as exceeded
 from .budget import limit_reached as limit_reached
 from .budget import usage_of as usage_of
 from .context.compaction import ContextSummary as ContextSummary

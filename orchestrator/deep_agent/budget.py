@@ -235,6 +235,24 @@ class Budget:
         return _limit_reached("max_seconds", most, now), "stop" if now >= most else "last"
 
 
+def exceeded(accounts: Iterable[Account]) -> str | None:
+    """Return a sentence about the first limit of which more is used than it allows.
+
+    None if there is none.
+    """
+    for account in accounts:
+        limits, used = account.limits, account.used
+        for name, most, spent in (
+            ("model_calls", limits.max_model_calls, used.model_calls),
+            ("tokens", limits.max_tokens, used.tokens),
+            ("cost_usd", limits.max_cost_usd, used.cost_usd or 0),
+            ("tool_calls", limits.max_tool_calls, used.tool_calls),
+        ):
+            if most is not None and spent > most:
+                return _limit_reached(f"max_{account.scope}{name}", most, spent, account.whose)
+    return None
+
+
 def _rooms(account: Account, last: ModelUsage) -> list[tuple[str | None, str]]:
     """Return whether an account has room for the next call, for each of its limits."""
     limits, used, least = account.limits, account.used, account.least_call

@@ -80,7 +80,7 @@ def check_price(spec: JobSpec, definition: AgentDefinition, bounds: TreeBounds, 
     """
     limits = spec.limits.over(definition.job_limits())
     is_bound = limits.max_cost_usd is not None or bounds.max_tree_cost_usd is not None
-    if not is_bound or definition.a2a is not None:
+    if not is_bound or definition.has_own_model:
         return
     from ..deep_agent import ModelUsage, price  # noqa: PLC0415 - few jobs have such a budget
 
@@ -107,9 +107,10 @@ def check_script_policy(definition: AgentDefinition, interrupt_on: InterruptOn) 
     Raises:
         InvalidJob: The text says which of them.
     """
-    if definition.a2a is not None:
+    if definition.has_own_model:
+        why = "works elsewhere" if definition.a2a else "is a program of its own"
         raise InvalidJob(
-            f"{definition.name} works elsewhere, so no script can run as it: name another agent."
+            f"{definition.name} {why}, so no script can run as it: name another agent."
         )
     if any(policy.get("task") for policy in (interrupt_on, definition.interrupt_on)):
         raise InvalidJob(

@@ -13,11 +13,13 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.attempt.credentials import proxy_credentials
 from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.model_meter import ModelMeter
 from tests.egress import (
     Inside,
     Link,
@@ -30,6 +32,7 @@ from tests.egress import (
     write_code,
 )
 from tests.https_host import HttpsHost, PrivateAuthority
+from tests.model_service import INPUT_TOKENS, OUTPUT_TOKENS, Model, answer_to
 from tests.waits import eventually
 
 CANARY = "canary-4f1d0c-token"
@@ -80,7 +83,8 @@ def open_with(open_sandbox: Open, authority: PrivateAuthority) -> OpenWith:
 
     async def open_one(
         port: int, records: list[TrafficRecord] | None = None, *,
-        ca_file: Path | None = authority.ca_file, limit_bytes: int | None = None, **fields: Any,
+        ca_file: Path | None = authority.ca_file, limit_bytes: int | None = None,
+        meter: ModelMeter | None = None, **fields: Any,
     ) -> Inside:  # fmt: skip
         names = Names(git_example=[["127.0.0.1"]], other_example=[["127.0.0.1"]])
         traffic = Traffic((records if records is not None else []).append, limit_bytes=limit_bytes)
@@ -89,6 +93,7 @@ def open_with(open_sandbox: Open, authority: PrivateAuthority) -> OpenWith:
             uplink=Uplink(names, ca_file=ca_file),
             traffic=traffic,
             credentials=[credential(f"{HOST}:{port}", **fields)],
+            meter=meter,
         )
 
     return open_one
@@ -191,6 +196,42 @@ async def test_bodies_stream_in_both_directions_and_their_bytes_are_recorded(
     assert isinstance(record, ConnectionRecord)
     assert record.secret == NAME
     assert record.sent_bytes > len(body) < record.received_bytes
+
+
+async def test_a_models_answer_is_metered_while_it_streams_and_its_bytes_are_the_same(
+    open_with: OpenWith, context: ssl.SSLContext
+) -> None:
+    answer = answer_to("/v1/messages", {"model": "m", "messages": []}, Model())
+    assert answer is not None
+    body, kind = answer
+    begun, rest = body[:200], body[200:]
+    goes_on = asyncio.Event()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await host.read_request(reader)
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + begun)
+        await goes_on.wait()
+        writer.write(rest)
+        await writer.drain()
+
+    meter = ModelMeter()
+    async with HttpsHost(context, stream) as host:
+        inside = await open_with(host.port, meter=meter)
+        reader, writer = await connect(inside, host.port)
+        writer.write(f"POST /v1/messages HTTP/1.1\r\nHost: {HOST}:{host.port}\r\n".encode())
+        writer.write(b"Accept-Encoding: gzip, br\r\nContent-Length: 2\r\n\r\n{}")
+        async with asyncio.timeout(60):
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(len(begun)) == begun
+            goes_on.set()
+            assert await reader.readexactly(len(rest)) == rest
+        writer.close()
+        await eventually(lambda: meter.total().model_calls)
+
+    assert meter.total() == ModelUsage(
+        model_calls=1, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS
+    )
 
 
 async def test_a_connection_carries_several_requests_and_each_has_its_own_upstream(

@@ -13,6 +13,7 @@ from tests.architecture.sources import REPOSITORY, package_sources
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 DISTRIBUTIONS = {
     "a2a": "a2a-sdk",
+    "acp": "agent-client-protocol",
     "bs4": "beautifulsoup4",
     "dotenv": "python-dotenv",
     "google.adk": "google-adk",
@@ -27,6 +28,7 @@ DISTRIBUTIONS = {
 }
 """Of the packages that are not called like what brings them."""
 OF_AN_EXTRA = {
+    "acp": "acp",
     "anthropic": "anthropic",
     "flower": "flower",
     "grpc": "grpc",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fanout.orchestrator.configuration.coding_agents import CODING_AGENTS
 from fanout.workers.extras import image_building
 from fanout.workers.extras.image_building import (
     AptSource,
@@ -94,7 +95,11 @@ def test_a_change_of_the_base_changes_what_is_built_on_it(
 
 @pytest.mark.parametrize(
     ("typed", "advice"),
-    [("pyhton", "did you mean python?"), ("ruby", "choose from base, python.")],
+    [
+        ("pyhton", "did you mean python?"),
+        ("opencod", "did you mean opencode?"),
+        ("ruby", "choose from base, python, opencode, gemini-cli, codex, claude-code."),
+    ],
 )
 def test_an_unknown_image_is_a_mistake_in_usage(
     capsys: pytest.CaptureFixture[str], typed: str, advice: str
@@ -115,7 +120,9 @@ def test_without_an_engine_the_program_says_so(
 def test_the_listing_is_one_document(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["images"]
-    assert {entry["image"] for entry in listed} == {"fanout/base:latest", "fanout/python:latest"}
+    names = {entry["image"] for entry in listed}
+    ours = {"fanout/base:latest", "fanout/python:latest"}
+    assert ours <= names <= ours | {f"{one.image}:latest" for one in CODING_AGENTS.values()}
 
 
 def test_the_machines_own_debian_sources_are_found_in_both_notations(tmp_path: Path) -> None:

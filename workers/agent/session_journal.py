@@ -218,8 +218,12 @@ class AttemptJournal:
             self.activity.begin("tool", tool=data["tool"])
             self._progress(f"turn {self._replies} · {data['tool']}")
 
-    async def note_session_event(self, event: Event) -> None:
+    async def note_session_event(self, event: Event, used: dict[str, float] | None = None) -> None:
         """Append a complete ADK event.
+
+        Args:
+            event: The event.
+            used: What to charge to the job for it, by the names of `Usage`; None: what it reports.
 
         Raises:
             LeaseLost: The attempt's lease is lost.
@@ -233,7 +237,7 @@ class AttemptJournal:
         if json_bytes(data.get(OUTLINE, complete)) > MAX_EVENT_BYTES:
             blob = await self._blobs.put(raw.encode())
             data, payloads = {**shorten(readable), "event_blob": blob}, {}
-        used, model = _used(event), event.model_version or ""
+        used, model = _used(event) if used is None else used, event.model_version or ""
         await self._append(_kind(event), data, payloads, _line(event), charged(used, model))
         self._totals.model_used(model, used)
         self._count(event)

@@ -220,6 +220,8 @@ class SubagentFactory:
     `extras.ToolMaker.make`."""
     create_remote: Callable[..., JobWorker]
     """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
+    create_coding: Callable[..., JobWorker]
+    """Makes the agent of a job that a program in the sandbox does: `extras.CodingAgentJob`."""
     max_result_tokens: int = MAX_RESULT_TOKENS
     """What the results of tasks add to an agent's next request at most."""
     max_output_tokens: int | None = None
@@ -248,6 +250,12 @@ class SubagentFactory:
         if definition.a2a is not None:
             turns.end()  # it works elsewhere
             return self.create_remote(self.services, spec, definition, definition.a2a, **shared)
+        if definition.acp is not None:
+            turns.end()  # it computes in the sandbox
+            shared["checkpoint_seconds"] = self.checkpoint_seconds
+            return self.create_coding(
+                self.services, spec, definition, definition.acp, limits, **shared
+            )
         if spec.script is not None:
             turns.end()  # it computes in a process of its own
             return ScriptWorker(

@@ -59,6 +59,8 @@ class Verifier:
         self._sandbox = sandbox
         self._journal = journal
         self._ends_at = ends_at
+        self.env: Mapping[str, str] = {}
+        """Variables of the command."""
 
     @property
     def is_wanted(self) -> bool:
@@ -80,7 +82,9 @@ class Verifier:
             return history.verifications[-1]
         assert self._command is not None  # noqa: S101 - see `is_wanted`
         self._journal.activity.begin("verification")
-        verification = await run_verification(self._sandbox, self._command, ends_at=self._ends_at)
+        verification = await run_verification(
+            self._sandbox, self._command, ends_at=self._ends_at, env=self.env
+        )
         line = f"verification: exit code {verification.exit_code}"
         self._journal.activity.end("verification")
         await self._journal.note(EventType.VERIFY, verification.model_dump(), line)

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pydantic import JsonValue, SecretStr
 
+from fanout.orchestrator import deep_agent
 from fanout.orchestrator.cancellation import cancel_and_wait, ended
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
@@ -40,6 +41,7 @@ from ..agent.session_journal import AttemptJournal
 from ..sandbox import (
     ConnectionRecord,
     LazySandbox,
+    ModelMeter,
     NetworkLimitReached,
     Sandbox,
     SandboxProvider,
@@ -110,8 +112,10 @@ async def lazy_sandbox(
     spec = sandbox_spec(
         claim.spec, attempt.definition, attempt.limits, services.secrets, default_image
     )
+    has_meter = attempt.definition.acp is not None and spec.credentials
+    meter = ModelMeter(deep_agent.price) if has_meter else None
     environment = await environments.prepared(attempt, journal.activity)
-    spec = replace(spec, attempt=claim.attempt, environment=environment)
+    spec = replace(spec, attempt=claim.attempt, environment=environment, meter=meter)
     definition = DefinitionFolder(attempt.definition, await provider.home(spec.job_id))
     last = await journal.last_sandbox()
     with contextlib.ExitStack() as expecting:
@@ -129,7 +133,7 @@ async def lazy_sandbox(
         )
         start = claim.spec.start if last is None and claim.spec.changes is None else None
         known = FilesBefore(definition, start, start_reader)
-        sandbox = LazySandbox(opening.opened(), home=definition.home, known=known)
+        sandbox = LazySandbox(opening.opened(), home=definition.home, known=known, meter=meter)
         attempt.sandbox = sandbox
         expecting.enter_context(provider.expect(spec))
         try:

@@ -424,7 +424,7 @@ class ImageStatus:
 
 def content_hash(name: str) -> str:
     """Return the hash of an image's folder and of those that it is built on."""
-    digest = hashlib.sha256((content_hash(below) if (below := BUILT_ON[name]) else "").encode())
+    digest = hashlib.sha256((content_hash(below) if (below := BUILT_ON.get(name)) else "").encode())
     for path in sorted((FOLDER / name).rglob("*")):
         if path.is_file() and path.name != "README.md":
             digest.update(f"{path.relative_to(FOLDER)}\0{path.stat().st_size}\0".encode())
@@ -438,12 +438,24 @@ async def list_images(engine: Engine) -> list[ImageStatus]:
     Raises:
         SandboxFailure: the engine does not answer.
     """
-    return [await _status(engine, name) for name in BUILT_ON]
+    return [
+        await image_status(engine, name, await asyncio.to_thread(content_hash, name))
+        for name in BUILT_ON
+    ]
 
 
-async def _status(engine: Engine, name: str) -> ImageStatus:
+async def image_status(engine: Engine, name: str, content: str) -> ImageStatus:
+    """Return the status of one image on an engine.
+
+    Args:
+        engine: the engine.
+        name: the image's name, without `fanout/`.
+        content: the hash of what it would be built from now.
+
+    Raises:
+        SandboxFailure: the engine does not answer.
+    """
     found = await engine.image(tag(name))
-    content = await asyncio.to_thread(content_hash, name)
     labels = (found or {}).get("Config", {}).get("Labels") or {}
     return ImageStatus(
         name=name,

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 from fanout.orchestrator.cancellation import uninterrupted
+from fanout.orchestrator.configuration.coding_agents import CODING_AGENTS
 from fanout.orchestrator.jobs.failures import SandboxFailure
 
 from ..sandbox.docker.container_config import FIRST_UID, probe_config
@@ -35,6 +36,12 @@ from ..sandbox.errors import (
     EngineUnavailable,
     ImageMissing,
     SandboxStartFailed,
+)
+from .coding_agent_images import SECONDS as AGENT_SECONDS
+from .coding_agent_images import (
+    build_coding_agent,
+    coding_agent_image,
+    coding_agent_images,
 )
 from .image_building import (
     ImageBuildFailed,
@@ -274,7 +281,7 @@ async def _check(image: str, *, as_json: bool) -> int:
 async def _ls(*, as_json: bool) -> int:
     engine = Engine()
     try:
-        images = await list_images(engine)
+        images = [*await list_images(engine), *await coding_agent_images(engine)]
     finally:
         await engine.close()
     if as_json:
@@ -290,16 +297,24 @@ async def _ls(*, as_json: bool) -> int:
 
 async def _build(arguments: argparse.Namespace) -> int:
     names = [name.removeprefix("fanout/").removesuffix(":latest") for name in arguments.names]
+    known = [*BUILT_ON, *CODING_AGENTS]
     for name in names:
-        if name not in BUILT_ON:
-            meant = nearest(name, BUILT_ON)
-            advice = f"did you mean {meant}?" if meant else f"choose from {', '.join(BUILT_ON)}."
+        if name not in known:
+            meant = nearest(name, known)
+            advice = f"did you mean {meant}?" if meant else f"choose from {', '.join(known)}."
             _notice(f"There is no image {name} of fanout's: {advice}")
             return EXIT_USAGE
-    wanted = WantedImages(names, arguments.base, arguments.bootstrap, arguments.force)
+    agents = [name for name in names if name in CODING_AGENTS]
+    below = [name for name in names if name in BUILT_ON]
+    wanted = WantedImages(below, arguments.base, arguments.bootstrap, arguments.force)
     engine = Engine()
     try:
-        await _build_wanted(engine, wanted)
+        if agents:
+            await _build_wanted(engine, WantedImages(["base"], arguments.base, arguments.bootstrap))
+        if below or not agents:
+            await _build_wanted(engine, wanted)
+        for name in agents:
+            await _build_agent(engine, name, force=arguments.force)
     finally:
         await engine.close()
     return 0
@@ -319,6 +334,19 @@ async def _build_wanted(engine: Engine, wanted: WantedImages) -> None:
     for name in chosen:
         await build(engine, name, wanted)
         print(tag(name), flush=True)  # noqa: T201 - the payload
+
+
+async def _build_agent(engine: Engine, name: str, *, force: bool) -> None:
+    agent = CODING_AGENTS[name]
+    if (await coding_agent_image(engine, agent)).up_to_date and not force:
+        _notice(f"{tag(name)} is up to date.")
+    else:
+        _notice(
+            f"Building {tag(name)} with {agent.pinned}: about {AGENT_SECONDS // 60} minutes, longer "
+            "where downloads are slow."
+        )
+        await build_coding_agent(engine, agent)
+    print(tag(name), flush=True)  # noqa: T201 - the payload
 
 
 def _notice(line: str) -> None:

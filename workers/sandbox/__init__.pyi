@@ -18,6 +18,7 @@ from .errors import (
 from .lazy import KnownFiles, LazySandbox
 from .local.provider import LocalProvider
 from .merge_target import SandboxFolder, in_folder, merge_into
+from .model_meter import ModelMeter
 from .protocol import (
     WORKSPACE,
     Command,
@@ -53,6 +54,7 @@ __all__ = [
     "KnownFiles",
     "LazySandbox",
     "LocalProvider",
+    "ModelMeter",
     "NetworkLimitReached",
     "Process",
     "ProcessEnded",

@@ -17,6 +17,7 @@ from fanout.orchestrator.jobs.changes import empty_bundle
 from fanout.orchestrator.tracing.spans import span
 
 from .errors import SandboxDied
+from .model_meter import ModelMeter
 from .protocol import WORKSPACE, Command, Process, Sandbox
 
 
@@ -47,16 +48,23 @@ class LazySandbox(Sandbox):
         opening: opens the sandbox; entered at most once, and left by `close`.
         home: the job's HOME in it.
         known: what is known of its files until then.
+        meter: reads what the job's programs use of models; None: nothing does.
     """
 
     search_root = WORKSPACE
 
     def __init__(
-        self, opening: AbstractAsyncContextManager[Sandbox], *, home: str, known: KnownFiles
+        self,
+        opening: AbstractAsyncContextManager[Sandbox],
+        *,
+        home: str,
+        known: KnownFiles,
+        meter: ModelMeter | None = None,
     ) -> None:
+        self.meter = meter
         self.kind: Literal["docker", "local"] | None = None
         self.home = home
-        self.files_id = ""
+        self.kept_folder = self.files_id = ""
         self._context = opening
         self._known = known
         self._entered = AsyncExitStack()
@@ -108,6 +116,9 @@ class LazySandbox(Sandbox):
     async def _open(self) -> Sandbox:
         sandbox = await self._entered.enter_async_context(self._context)
         self.kind, self.files_id = sandbox.kind, sandbox.files_id
+        self.kept_folder = sandbox.kept_folder
+        if self.kind == "local":  # its programs use no proxy of ours
+            self.meter = None
         return sandbox
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:

@@ -32,6 +32,7 @@ from fanout.orchestrator.portable.command_output import BoundedOutput
 
 from .credential import Credential
 from .environment import Environments
+from .model_meter import ModelMeter
 
 T = TypeVar("T")
 
@@ -208,6 +209,8 @@ class SandboxSpec:
     """What earlier attempts have used of the limit `network_bytes`."""
     on_traffic: OnTraffic = ignore_traffic
     """Receives a record of each connection to a host, when it has ended or was refused."""
+    meter: ModelMeter | None = None
+    """Reads what models answer at hosts with credentials; None: nothing does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +244,10 @@ class Sandbox(Backend, Shell, Protocol):
     """None as long as it was not opened; see `LazySandbox`."""
     home: str
     """The job's HOME, outside of its workspace; one path for commands and for file operations."""
+    kept_folder: str
+    """A folder of the job that its next attempt on this host has too, with the files of the
+    workspace. It is outside of the workspace, so nothing in it is a change; it counts against the
+    job's disk. Empty until the sandbox is open."""
     files_id: str
     """Identifies the files of the workspace: equal to the last attempt's only if this attempt
     started with those files."""

@@ -13,17 +13,20 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ... import extras
 from ...client import JobClient
 from ...client.attachment import attached
 from ...configuration.agent_definitions import (
+    AgentDefinition,
     AgentDefinitions,
     InvalidAgentDefinition,
     load_agent_definitions,
 )
 from ...configuration.api_settings import CallerSettings, Scope
+from ...configuration.coding_agents import CODING_AGENTS
 from ...configuration.configuration_file import (
     configuration_file,
     key_names,
@@ -164,7 +167,7 @@ async def _models(
 
     users: dict[str, list[str]] = {settings.model: []}
     for definition in definitions.values():
-        if definition.a2a is not None:
+        if definition.has_own_model:
             continue
         users.setdefault(definition.model or settings.model, []).append(definition.name)
     for model, agents in users.items():
@@ -258,7 +261,13 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
         unknown = f"`fanout images ls` ended with exit code {ended.exit_code}"
         return [_no_engine(ended.reason or unknown)]
     engine = Check("ok", "docker engine", "answers")
-    return [engine, _image(settings, ended.output), *map(_leftover, await left_by_others(settings))]
+    images = {entry["image"]: entry for entry in json.loads(ended.output)["images"]}
+    return [
+        engine,
+        _image(settings, images),
+        *_coding_agents(settings, images),
+        *map(_leftover, await left_by_others(settings)),
+    ]
 
 
 def _no_engine(found: str) -> Check:
@@ -275,9 +284,8 @@ def _leftover(installation: dict[str, Any]) -> Check:
     return Check("warn", "leftovers", f"{found}, without a running worker", advice)
 
 
-def _image(settings: Settings, out: str) -> Check:
+def _image(settings: Settings, ours: Mapping[str, Any]) -> Check:
     image = settings.sandbox.image
-    ours = {entry["image"]: entry for entry in json.loads(out)["images"]}
     build = BUILD_IMAGES
     if image not in ours:
         found = f"{image} is not an image of fanout: not checked"
@@ -287,6 +295,41 @@ def _image(settings: Settings, out: str) -> Check:
     if not ours[image]["up_to_date"]:
         return Check("warn", "image", f"{image} is out of date", build)
     return Check("ok", "image", image)
+
+
+def _coding_agents(settings: Settings, ours: Mapping[str, Any]) -> Iterable[Check]:
+    """Check what coding agents lack: their images, and a way to their models."""
+    definitions = [one for one in _definitions(settings).values() if one.acp is not None]
+    if definitions and find_spec("acp") is None:
+        found = "the package agent-client-protocol is not installed here"
+        yield Check("warn", "coding agents", found, "pip install 'fanout-orchestrator[acp]'")
+    for definition in definitions:
+        agent = CODING_AGENTS.get((definition.image or "").removeprefix("fanout/").split(":")[0])
+        name = f"coding agent {definition.name}"
+        if not definition.credentials:
+            found = "has no credentials for its model's service, which are put in outside"
+            yield Check("warn", name, found, "Name its host in network and credentials.")
+        elif agent is None:
+            found = (
+                f"runs in {definition.image or settings.sandbox.image}: its program is not checked"
+            )
+            yield Check("ok", name, found)
+        elif (image := ours.get(f"{agent.image}:latest")) is None:
+            found = f"its image {agent.image} is not on the engine"
+            yield Check("warn", name, found, f"fanout images build {agent.name}")
+        elif not image["up_to_date"]:
+            found = f"its image {agent.image} is not of {agent.pinned} and this release"
+            yield Check("warn", name, found, f"fanout images build {agent.name}")
+        else:
+            yield Check("ok", name, f"{agent.image} with {agent.pinned}")
+
+
+def _definitions(settings: Settings) -> Mapping[str, AgentDefinition]:
+    """Return the definitions; none when one is invalid, which another check reports."""
+    try:
+        return load_agent_definitions(settings.agents_dir)
+    except InvalidAgentDefinition:
+        return {}
 
 
 async def _blobs(settings: Settings) -> Check:

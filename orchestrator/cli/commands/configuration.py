@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ import typer
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import EnvSettingsSource
 
-from ...configuration.agent_definitions import load_agent_definitions
+from ...configuration.agent_definitions import AgentDefinition, load_agent_definitions
 from ...configuration.setting_errors import HIDDEN
 from ...configuration.settings import (
     PREFIX,
@@ -36,13 +37,22 @@ def list_agents(*, as_json: bool) -> None:
     rows = [
         (
             one.name,
-            f"a2a {urlsplit(one.a2a.url).netloc}" if one.a2a else one.model or settings.model,
+            _model(one, settings.model),
             ",".join(one.subagents) or "-",
             output.one_line(one.description),
         )
         for one in definitions
     ]
     output.table(("AGENT", "MODEL", "MAY CALL", "FOR"), rows, elastic=(-2, -1))
+
+
+def _model(definition: AgentDefinition, default: str) -> str:
+    """Return what does an agent's jobs: a model, a remote agent or a coding agent."""
+    if definition.a2a is not None:
+        return f"a2a {urlsplit(definition.a2a.url).netloc}"
+    if definition.acp is not None:
+        return f"acp {PurePosixPath(definition.acp.command[0]).name}"
+    return definition.model or default
 
 
 def config(

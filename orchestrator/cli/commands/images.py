@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn, TypeVar
@@ -32,9 +33,12 @@ T = TypeVar("T")
 ASKING_THE_ENGINE = "waiting for the Docker engine"
 
 PROGRAM = "fanout.workers.extras.images"
-PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
-"""The proxy variables for building images; they may contain a password, and no other child gets
-them."""
+_OF_REGISTRIES = re.compile(
+    r"(https?|no|all)_proxy|(PIP|UV|NPM_CONFIG)_\w+|(NODE_EXTRA_CA|SSL)_CERT\w*|REQUESTS_CA_BUNDLE",
+    re.IGNORECASE,
+)
+"""The variables with which people configure how packages are fetched, for building images; they may
+contain a password, and no other child gets them."""
 
 BUILD = Choice("build", "build them now (about 3 minutes)")
 LOCAL = Choice("local", "run the demo's own commands as you, without isolation")
@@ -44,7 +48,11 @@ STOP = Choice("stop", "start nothing")
 def build(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="base or python; default: both."),
+        typer.Argument(
+            metavar="NAME",
+            help="base or python; default: both. Or a coding agent: opencode, gemini-cli, codex, "
+            "claude-code.",
+        ),
     ] = None,
     base: Annotated[
         str | None,
@@ -107,7 +115,7 @@ def run_program(argv: Sequence[str], *, quiet: bool = False) -> int:
         quiet: Whether its result is not a result of this command; its progress is still shown.
     """
     env = helper_environment() | {
-        name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
+        name: value for name, value in os.environ.items() if _OF_REGISTRIES.fullmatch(name)
     }
     command = python_argv(PROGRAM, *argv)
     out = subprocess.DEVNULL if quiet else None

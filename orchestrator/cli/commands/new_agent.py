@@ -69,7 +69,7 @@ def new(
     It goes into the folder of your agents: FANOUT_AGENTS_DIR, else agents/ next to config.toml.
     A file that exists is never changed.
     """
-    folder = _folder()
+    folder = own_agents()
     path = folder / f"{_usable(name, folder)}.yaml"
     if not description.strip():
         raise UsageProblem(
@@ -77,15 +77,9 @@ def new(
         )
     text = _DEFINITION.format(name=name, description=json.dumps(description, ensure_ascii=False))
     try:
-        if not folder.parent.exists():
-            make_private_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_definition(path, text)
     except FileExistsError:
         raise UsageProblem(f"{path} exists: edit it, or choose another name.") from None
-    except OSError as error:
-        raise UsageProblem(f"{path} cannot be written: {error.strerror}.") from None
     made: AgentDefinition = load_agent_definition(path)
     if as_json:
         output.document({"agent": made.name, "path": str(path)})
@@ -94,7 +88,32 @@ def new(
     output.notice(f'Edit it, then: fanout run "YOUR GOAL" --agent {made.name}')
 
 
-def _folder() -> Path:
+def write_definition(path: Path, text: str, *, replace: bool = False) -> None:
+    """Write the file of a definition, with its folder.
+
+    Raises:
+        FileExistsError: There is one, and it is not to be replaced.
+        UsageProblem: It cannot be written.
+    """
+    folder = path.parent
+    try:
+        if not folder.parent.exists():
+            make_private_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        with path.open("w" if replace else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise UsageProblem(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def own_agents() -> Path:
+    """Return the folder of a person's agents.
+
+    Raises:
+        UsageProblem: There is none.
+    """
     folder = load_settings().agents_dir or default_agents()
     if folder is None:
         raise UsageProblem("There is no folder for agents: set HOME or FANOUT_AGENTS_DIR.")

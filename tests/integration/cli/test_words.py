@@ -20,7 +20,7 @@ LISTS = {"jobs", "runs", "keys", "approvals", "failed_jobs"}
 STREAMS = {"logs", "watch"}
 """Each line is a document."""
 WITHOUT_IDS = {
-    *("cost", "agents new", "config", "doctor", "images ls", "images check", "clean"),
+    *("cost", "agents new", "agents add", "config", "doctor", "images ls", "images check", "clean"),
     *("environment ls", "up", "down", "example", "keys audit", "script check", "script ls"),
 }
 """Their documents are about no job, approval or key."""

@@ -36,7 +36,7 @@ from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.environments import JobEnvironments
 from fanout.workers.attempt.job_runner import JobRunner
-from fanout.workers.extras import RemoteAgent
+from fanout.workers.extras import CodingAgentJob, RemoteAgent
 from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.host_fitness import HostFitness
 from fanout.workers.sandbox.local.provider import LocalProvider
@@ -215,6 +215,7 @@ class Bench:
                 rate_limiter=self._rate_limiter,
                 create_remote=RemoteAgent,
                 make_tools=ToolMaker(WebSettings(), {}).make,
+                create_coding=CodingAgentJob,
                 checkpoint_seconds=self._checkpoint_seconds,
                 max_result_tokens=8_000,
             ),

@@ -15,7 +15,9 @@ import pytest
 
 from tests.coding_agents import PACKAGES, SAID, TASK, Script, install_program, model_server
 from tests.fixtures import place_fixture
+from tests.forked import REPOSITORY
 from tests.integration.scripts import DONE, call, calls, conversation
+from tests.model_service import model_service
 from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -187,6 +189,56 @@ def test_a_program_lists_the_tools_submits_waits_reads_the_patch_and_applies_it(
     ], told
     assert SAID in done.stdout, told
     assert (project / "notes.md").read_text() == "written\n", told
+
+
+def test_claude_codes_worktree_begins_with_what_a_job_changed(
+    cache: Path, place: Installation, tmp_path: Path
+) -> None:
+    try:
+        claude = install_program("claude", cache)
+    except subprocess.SubprocessError:
+        pytest.skip("npm cannot install it here.")
+    home, project = tmp_path / "home", tmp_path / "project"
+    (project / ".claude").mkdir(parents=True)
+    home.mkdir()
+    page = (REPOSITORY / "docs" / "mcp.md").read_text()
+    section = page.partition("## Claude Code's worktrees")[2]
+    hook, script = (
+        section.split(f"```{kind}\n", 1)[1].partition("```")[0] for kind in ("text", "sh")
+    )
+    (project / ".claude" / "settings.json").write_text(hook)
+    (project / ".claude" / "fanout-worktree.sh").write_text(script)
+    (project / "README.md").write_text("A project.\n")
+    folder = Path(sys.executable).parent
+    environment = {
+        **{one: value for one, value in place.environment.items() if not one.startswith("CLAUDE")},
+        "HOME": str(home), "PATH": f"{folder}:{os.environ['PATH']}",
+    }  # fmt: skip
+
+    def run(*command: str | Path, **more: str) -> str:
+        done = subprocess.run(
+            command, env={**environment, **more}, cwd=project, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=RUN_SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    run("git", "init", "-q")
+    run("git", "add", ".")
+    run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "Begin")
+    job = run("fanout", "submit", TASK, "--workspace", ".")
+    run("fanout", "wait", job)
+    with model_service() as (port, _):
+        said = run(
+            claude, "--worktree", job, "-p", "Do it.\nRUN: cat notes.md > seen.txt\nSAY: Seen.",
+            "--allowedTools", "Bash",
+            **PROGRAMS["claude"].environment(f"http://127.0.0.1:{port}"),
+        )  # fmt: skip
+
+    assert said.endswith("Seen.")
+    worktree = project / ".claude" / "worktrees" / job
+    assert (worktree / "seen.txt").read_text() == "written\n"
+    assert not (project / "notes.md").exists()
 
 
 def test_every_program_has_a_pinned_package() -> None:

@@ -239,7 +239,7 @@ class ChildJobs:
         The model that a run was given holds for all agents below it that name none themselves.
         """
         definition = self._services.definitions[agent]
-        if definition.model is not None or definition.a2a is not None:
+        if definition.model is not None or definition.has_own_model:
             return None
         return self._spec.model or self._tree_model
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from fanout.orchestrator import spelling
+from fanout.orchestrator.configuration.coding_agents import CODING_AGENTS
 
 from ..errors import ImageMissing, ImageUnfit
 
@@ -57,6 +58,9 @@ def image_missing(image: str, others: Iterable[str] = ()) -> ImageMissing:
         failure = ImageMissing(f"{missing}: run `fanout images build`.")
         failure.is_buildable = True
         return failure
+    name = image.removeprefix(REPOSITORY).removesuffix(":latest")
+    if image.startswith(REPOSITORY) and name in CODING_AGENTS:
+        return ImageMissing(f"{missing}: run `fanout images build {name}`.")
     if image.startswith(REPOSITORY):  # whoever owns that name in a public registry is a stranger
         meant = nearest(image.removeprefix(REPOSITORY), BUILT_ON)
         ours = ", ".join(REPOSITORY + name for name in BUILT_ON)

@@ -35,6 +35,7 @@ from ..errors import (
     SandboxDied,
     SandboxStartFailed,
 )
+from ..inside.commands import OUTPUT_FOLDER
 from ..protocol import (
     Command,
     IsLive,
@@ -108,6 +109,7 @@ class DockerSandbox(ResidentSandbox):
 
     kind: Literal["docker", "local"] = "docker"
     home = container_config.HOME
+    kept_folder = OUTPUT_FOLDER
 
     def __init__(
         self,
@@ -509,6 +511,7 @@ class DockerProvider:
             job_id=spec.job_id,
             traffic=traffic,
             credentials=spec.credentials,
+            meter=spec.meter,
         )
         try:
             await egress.start()

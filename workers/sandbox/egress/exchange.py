@@ -25,6 +25,7 @@ from fanout.orchestrator.public_addresses import Address, parse_authority
 
 from ..credential import Credential
 from ..inside.forward import CHUNK_BYTES
+from ..model_meter import AnswerReader, ModelMeter
 from ..resident.tunnels import LINE_BYTES, TunnelBroken
 from .tls import TlsTunnel
 from .traffic import SandboxConnection
@@ -208,8 +209,19 @@ class Exchange:
         credential: Credential,
         connect: Connect,
         connection: SandboxConnection,
+        meter: ModelMeter | None = None,
     ) -> None:
+        """Make it.
+
+        Args:
+            client: the client's side.
+            credential: what is put into the requests.
+            connect: opens a connection to the host.
+            connection: the account of its bytes.
+            meter: reads what models answer; None: nothing does.
+        """
         self._client = client
+        self._meter = meter
         self._credential = credential
         self._connect = connect
         self._connection = connection
@@ -258,14 +270,23 @@ class Exchange:
         async with self._connect() as (reader, writer):
             self._write(writer, upstream.send(outgoing))
             sending = asyncio.create_task(self._send_body(upstream, writer))
+            metering = self._metering(request)
             try:
-                await self._receive(upstream, reader)
+                await self._receive(upstream, reader, metering)
             except Refusal:
                 if sending.done() and isinstance(sending.exception(), TunnelBroken):
                     raise TunnelBroken from None  # the host got half of the request
                 raise
             finally:
+                if metering is not None:
+                    metering.end()
                 await cancel_and_wait(sending)
+
+    def _metering(self, request: h11.Request) -> AnswerReader | None:
+        if self._meter is None:
+            return None
+        path = request.target.decode("latin-1").partition("?")[0]
+        return self._meter.reading(request.method.decode(), path)
 
     def _outgoing(self, request: h11.Request) -> h11.Request:
         """Return the request as the host receives it.
@@ -341,7 +362,12 @@ class Exchange:
             self._connection.sent(len(data))
             writer.write(data)
 
-    async def _receive(self, upstream: h11.Connection, reader: asyncio.StreamReader) -> None:
+    async def _receive(
+        self,
+        upstream: h11.Connection,
+        reader: asyncio.StreamReader,
+        metering: AnswerReader | None,
+    ) -> None:
         """Pass the response on, without the secret if it contains that."""
         redactor = Redactor(self._hidden)
         has_begun = False
@@ -355,8 +381,13 @@ class Exchange:
                 elif isinstance(event, h11.Response):
                     has_begun = True
                     await self._send(_without_secrets(event, redactor))
+                    if metering is not None:
+                        metering.begin(event.status_code, _by_name(event))
                 elif isinstance(event, h11.Data):
-                    await self._send(h11.Data(data=redactor.feed(bytes(event.data))))
+                    data = bytes(event.data)
+                    await self._send(h11.Data(data=redactor.feed(data)))
+                    if metering is not None:
+                        metering.feed(data)
                 elif isinstance(event, h11.EndOfMessage):
                     await self._send(h11.Data(data=redactor.finish()))
                     await self._send(h11.EndOfMessage())
@@ -384,6 +415,10 @@ def _matches(path: str, pattern: str) -> bool:
 
 def _texts(message: h11.Request | h11.Response) -> Headers:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.headers]
+
+
+def _by_name(message: h11.Response) -> dict[str, str]:
+    return {name.lower(): value for name, value in _texts(message)}
 
 
 def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:

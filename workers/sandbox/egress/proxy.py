@@ -28,6 +28,7 @@ from fanout.orchestrator.public_addresses import Address, parse_host
 
 from ..credential import Credential
 from ..inside.forward import CHUNK_BYTES, PORT
+from ..model_meter import ModelMeter
 from ..resident.client import ResidentClient
 from ..resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
 from .exchange import (
@@ -81,6 +82,7 @@ class Egress:
         job_id: str,
         traffic: Traffic | None = None,
         credentials: Sequence[Credential] = (),
+        meter: ModelMeter | None = None,
     ) -> None:
         """Make the proxy; `start` begins to serve.
 
@@ -92,7 +94,9 @@ class Egress:
             traffic: the account of the job's connections.
             credentials: what is put into requests; those of hosts that the job may not reach are
                 not used.
+            meter: reads what models answer at hosts with credentials; None: nothing does.
         """
+        self._meter = meter
         self.traffic = traffic or Traffic()
         self._credentials = {(one.host, one.port): one for one in credentials}
         self.authority: JobAuthority | None = None
@@ -204,7 +208,7 @@ class Egress:
                 raise TunnelBroken from None
             connect = partial(self._connected, request, addresses, tls)
             try:
-                await Exchange(client, credential, connect, connection).serve()
+                await Exchange(client, credential, connect, connection, self._meter).serve()
             except Refusal as refusal:
                 self._log(refusal)
                 await client.write(_response(refusal))

@@ -51,6 +51,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         tmp = {"/tmp": folder.tmp, folder.seen_tmp: folder.tmp}  # noqa: S108 - the job's own
         super().__init__(folder.tree, mount=WORKSPACE, also=tmp)
         self.home, self.files_id = folder.home, files_id
+        self.kept_folder = folder.seen_tmp
         self._folder, self._base_content, self._max_disk_bytes = folder, before, max_disk_bytes
         self._failure: SandboxFailure | None = None
         """The failure that ended the sandbox; every later call raises it."""
