@@ -29,7 +29,7 @@ WAITED_SECONDS = 0.05
 
 
 @dataclass(kw_only=True)
-class Attempt:
+class ModelAttempt:
     """One attempt. It is begun once, then its responses are read, then it has failed or not."""
 
     candidate: BaseLlm

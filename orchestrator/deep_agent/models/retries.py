@@ -40,7 +40,7 @@ from ..failures import (
     ModelUnresponsive,
 )
 from .access import missing_key
-from .attempts import Attempt
+from .attempts import ModelAttempt
 from .errors import (
     PassedRequests,
     UnusableReply,
@@ -305,7 +305,7 @@ class ResilientModel(BaseLlm):
         is_watched = watcher() is not None
         may_stream = is_watched and self._streaming.get(name, True)
         for number in range(attempts):
-            attempt = Attempt(
+            attempt = ModelAttempt(
                 candidate=candidate,
                 name=name,
                 number=number,
@@ -355,7 +355,7 @@ class ResilientModel(BaseLlm):
         return request
 
     async def _without_repetition(
-        self, attempt: Attempt, failure: ModelFailed, error: Exception, *, is_last: bool
+        self, attempt: ModelAttempt, failure: ModelFailed, error: Exception, *, is_last: bool
     ) -> LlmResponse | None:
         """Return what a model replies that gives no usable reply; None if it is to be asked again.
 
@@ -390,7 +390,7 @@ class ResilientModel(BaseLlm):
         wait = failure.wait_seconds
         return failure.retryable and wait is not None and wait > self.retries.max_delay_seconds
 
-    def _may_not_stream(self, attempt: Attempt, failure: ModelFailed) -> bool:
+    def _may_not_stream(self, attempt: ModelAttempt, failure: ModelFailed) -> bool:
         """Return whether a request may have failed because it was streamed for who watches only.
 
         Servers say that in any words, and with any status. A model that has streamed before does.
