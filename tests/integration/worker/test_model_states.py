@@ -100,13 +100,14 @@ async def test_344_agents_whose_quota_ends_after_ten_wait_and_finish_when_it_is_
     assert {result.attempts for result in results if result} == {1}
 
 
+@pytest.mark.parametrize("count", [60, pytest.param(344, marks=pytest.mark.slow)])
 async def test_who_does_not_want_to_wait_is_told_why_and_keeps_what_was_done(
-    client: JobClient, service: QuotaService
+    client: JobClient, service: QuotaService, count: int
 ) -> None:
     service.left[MODEL] = 10
-    ids = await submit(client, 60, max_wait_seconds=0)
+    ids = await submit(client, count, max_wait_seconds=0)
 
-    await settled(client, ids, succeeded=10, failed=50)
+    await settled(client, ids, succeeded=10, failed=count - 10)
 
     assert service.refused[MODEL] <= SLOTS
     for record in await client.records(ids):
@@ -123,6 +124,21 @@ async def test_a_key_that_never_worked_ends_its_jobs_with_a_sentence(
 
     await settled(client, ids, failed=3)
 
+    (record, *_) = await client.records(ids)
+    assert "Check the model's name and its key" in str(record.reason)
+
+
+async def test_a_worker_without_a_key_ends_its_jobs_with_a_sentence(
+    place: Installation, client: JobClient, service: QuotaService
+) -> None:
+    ids = await submit(client, 3)
+    await settled(client, ids, succeeded=3)
+    place.stop()
+    place.start_worker(SLOTS, GOOGLE_API_KEY="")
+
+    ids = await submit(client, 3)
+
+    await settled(client, ids, failed=3)
     (record, *_) = await client.records(ids)
     assert "Check the model's name and its key" in str(record.reason)
 
