@@ -11,7 +11,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
 )
 from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.workers.attempt.opening import agent_credentials
+from fanout.workers.attempt.credentials import proxy_credentials
 from fanout.workers.sandbox import LocalProvider
 from tests.docker.conftest import make_sandbox_spec
 
@@ -33,7 +33,9 @@ def test_a_credential_names_host_header_and_secret(tmp_path):
         "{host: GIT.example, scheme: basic, username: me, secret: GIT_TOKEN, methods: [GET], paths: [/a/*]}",
     )
 
-    (made,) = agent_credentials(definition, {"GIT_TOKEN": secret(CANARY)})
+    (made,) = proxy_credentials(
+        definition.name, definition.credentials, {"GIT_TOKEN": secret(CANARY)}
+    )
 
     assert (made.host, made.port, made.header) == ("git.example", 443, "Authorization")
     assert made.value.get_secret_value() == "Basic bWU6Y2FuYXJ5LXNldHRpbmctNzE="
@@ -108,9 +110,8 @@ def test_a_secret_that_cannot_be_in_a_header_is_named_without_its_value(monkeypa
 
 @pytest.fixture
 def credentials(tmp_path):
-    return agent_credentials(
-        load(tmp_path, "{host: git.example, secret: A}"), {"A": secret(CANARY)}
-    )
+    definition = load(tmp_path, "{host: git.example, secret: A}")
+    return proxy_credentials(definition.name, definition.credentials, {"A": secret(CANARY)})
 
 
 @pytest.fixture

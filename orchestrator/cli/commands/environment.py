@@ -25,7 +25,7 @@ SHORTEST_KEY = 4
 
 
 def ls(as_json: AsJson = False) -> None:
-    """List the prepared environments of this host: key, size, last use, agent, repository."""
+    """List environments: key, size, last use, agent, repository."""
     _run(_settings(), ["ls", *(["--json"] if as_json else [])], "asking the Docker engine")
 
 
@@ -37,9 +37,10 @@ def build(
         Path, typer.Option(metavar="DIR", help="The workspace; default: this folder.")
     ] = Path(),
 ) -> None:
-    """Prepare the environment that an agent's jobs have in a workspace, if it is missing.
+    """Prepare the environment of an agent's jobs in a workspace.
 
-    Jobs do it themselves when they need one; here it is done before. Prints its key.
+    Jobs do it themselves when they need one; here it is done before. One that exists stays. Prints
+    its key.
     """
     settings = _settings()
     start = asyncio.run(_start_files(settings, workspace, agent))

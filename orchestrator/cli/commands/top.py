@@ -63,12 +63,12 @@ def top(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show hosts, workers, models, queues, budgets and running jobs, live; q quits.
+    """Show hosts, workers, models, budgets and running jobs, live.
 
-    Models are listed while they are not to be asked, and budgets of trees while jobs of them run.
-    Unfit workers, the oldest queue and the job that has run longest come first. Tokens and money
+    Unfit workers, the oldest queue and the job that has run longest come first. Models are listed
+    while they are not to be asked, and budgets of trees while jobs of them run. Tokens and money
     are those of the last minute. A key that is not an operator's shows the jobs of its owner only.
-    With --json it prints one document.
+    The key q quits. With --json it prints one document.
     """
     asyncio.run(_top(url, every, once=once, as_json=as_json))
 

@@ -32,6 +32,9 @@ FOR_DATA = {
     "fanout.orchestrator.client",
 }
 
+GROUPS = ("environment", "images", "keys", "mcp", "script")
+"""Commands that have commands, besides `agents`, which lists them without one."""
+
 PROGRAM = """
 import sys
 from fanout.orchestrator.cli import main
@@ -97,7 +100,7 @@ def test_every_command_has_its_help_text_in_the_list_and_to_itself(lonely_fanout
     sections = shown[shown.index("\nRun:\n") :].splitlines()
     listed = dict(line.split(maxsplit=1) for line in sections if line.startswith("  "))
 
-    assert set(listed) == {*COMMANDS, "agents", "images", "keys", "mcp", "script"}
+    assert set(listed) == {*COMMANDS, "agents", *GROUPS}
     for name, summary in listed.items():
         own = " ".join(lonely_fanout(name, "--help").out.split())
         assert summary in own, name
@@ -107,7 +110,7 @@ def test_commands_are_listed_in_sections_with_whole_sentences_at_80_columns(
     lonely_fanout: Fanout,
 ) -> None:
     shown = lonely_fanout("--help").out
-    groups = [lonely_fanout(name, "--help").out for name in ("images", "keys", "mcp", "script")]
+    groups = [lonely_fanout(name, "--help").out for name in GROUPS]
 
     titles = [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
     assert titles == ["Options:", "Run:", "Look:", "Land:", "Serve:", "Set up:"]
