@@ -325,3 +325,15 @@ async def test_a_coordinator_delegates_to_it_unless_its_own_calls_are_guarded(
         refused = await client.wait(child.id)
         assert refused.error is not None
         assert "write_file without approval" in refused.error.message
+
+
+@pytest.mark.slow
+async def test_a_script_calls_it_like_any_agent_and_lands_what_it_changed(
+    place: Installation,
+) -> None:
+    source = '(await agent(inputs["task"], agent="coder", verify="test -e of-script.txt")).files'
+    async with place.client() as client:
+        work = task([{"write": {"of-script.txt": "1\n"}}])
+        result = await client.run_script(source, inputs={"task": work})
+        assert result.output == ["of-script.txt"], result
+        assert paths(result) == ["of-script.txt"]
