@@ -76,7 +76,7 @@ audit: $(TOOLS) ## known vulnerabilities of the locked packages, where the servi
 newest-adk: $(TOOLS) ## the tests of ADK's private names, against its newest release in an environment of its own
 	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT
 	$(BIN)/uv venv --quiet --python $(BIN)/python "$$folder"
-	$(BIN)/uv pip install --quiet --python "$$folder/bin/python" --group dev -e '.[anthropic,flower,grpc,litellm,openai,otel]'
+	$(BIN)/uv pip install --quiet --python "$$folder/bin/python" --group dev -e '.[acp,anthropic,flower,grpc,litellm,openai,otel]'
 	$(BIN)/uv pip install --quiet --python "$$folder/bin/python" --upgrade google-adk  # beyond what pyproject.toml allows
 	"$$folder/bin/python" -c 'from importlib.metadata import version; print("google-adk", version("google-adk"))'
 	"$$folder/bin/python" -m pytest -n 2 -W default tests/unit/deep_agent/test_adk_private_names.py
@@ -145,5 +145,5 @@ $(STAMP): pyproject.toml constraints.txt
 # Apart, because the models' clients and the tools make up more than half of the time.
 $(TOOLS): $(STAMP)
 	@echo "Installing what the tests need, once; it takes a few minutes …"
-	$(PIP_INSTALL) -e '.[anthropic,flower,grpc,litellm,openai,otel]' --group dev --group docs | $(SAY_PROGRESS)
+	$(PIP_INSTALL) -e '.[acp,anthropic,flower,grpc,litellm,openai,otel]' --group dev --group docs | $(SAY_PROGRESS)
 	touch $@
