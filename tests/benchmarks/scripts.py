@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.policy import TREE_JOBS
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
@@ -19,10 +20,10 @@ from tests.services import installation
 
 AGENTS = 1_000
 PAIRS = 5
-AT_ONCE = 100
-"""The slots of the worker."""
+AT_ONCE = TREE_JOBS
+"""The slots of the worker: a script's agents are one tree, and no more of one run at once."""
 THINKS_SECONDS = 2.0
-"""What the model takes for its only answer: with a hundred slots, at least 20 seconds for all."""
+"""What the model takes for its only answer: half a minute for all, with these slots."""
 WAIT_SECONDS = 600.0
 SOURCE = """
 import asyncio
