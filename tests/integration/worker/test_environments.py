@@ -254,6 +254,8 @@ async def test_npm_ci_of_a_repository_runs_after_the_set_up_of_its_agent(
     assert len(index.asked) == asked
 
 
+@pytest.mark.slow
+@pytest.mark.representative
 async def test_environments_are_prepared_listed_and_removed_on_a_workers_host(
     place: Installation, client: JobClient, tmp_path: Path
 ) -> None:
