@@ -55,6 +55,11 @@ class Site(LoopbackHandler):
             web.keys.append(self.headers.get("X-Subscription-Token"))
             found = {"title": "Prices", "url": f"{web.url}/prices", "content": "What chargers cost"}
             self.send_json(200, {"results": [found]})
+        elif url.path == "/res/v1/web/search":
+            web.queries.append(parse_qs(url.query)["q"][0])
+            web.keys.append(self.headers.get("X-Subscription-Token"))
+            found = {"title": "Prices", "url": f"{web.url}/prices", "description": "As of May"}
+            self.send_json(200, {"web": {"results": [found]}})
         elif url.path == "/metadata":
             self.send_response(302)
             self.send_header("Location", "http://169.254.169.254/latest/meta-data/")
@@ -188,6 +193,33 @@ async def test_a_search_of_the_model_is_counted_and_stands_in_the_journal(
     assert ANSWER in str(found)
     assert "'side_calls': [{" in str(found)
     assert sum(event.type == EventType.MODEL_REQUEST for event in events) == 3
+
+
+@pytest.fixture
+def subscriber(install: Installer, web: Web) -> Installation:
+    """An installation that searches with Brave, at the address of the loopback service."""
+    return install(
+        conversation("goes on", calls(call("web_search", query="rye bread")), REPORT),
+        workers=1,
+        FANOUT_WEB__SEARCH="brave",
+        FANOUT_WEB__SEARCH_URL=web.url,
+        FANOUT_WEB__SEARCH_KEY=KEY,
+    )
+
+
+async def test_brave_is_asked_with_the_key_which_stands_nowhere_else(
+    subscriber: Installation, web: Web
+) -> None:
+    async with subscriber.client() as client:
+        await subscriber.ready(client)
+        job_id = await client.submit(make_spec("goes on", agent="researcher"))
+        ended = await client.wait(job_id, 60)
+        events = [str(event.data) async for event in client.events(job_id, follow=False)]
+
+    assert ended.success, subscriber.workers[0].tail()
+    assert "As of May" in ended.summary
+    assert (web.queries[-1], web.keys[-1]) == ("rye bread", KEY)
+    assert KEY not in "".join(events) + ended.summary + subscriber.workers[0].tail()
 
 
 @pytest.fixture
