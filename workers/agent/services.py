@@ -31,9 +31,9 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.workspace.blobs import BlobStore
 
-MAX_PARENTS = 256
-"""The most specifications of parents that a worker keeps, each of a few kilobytes: more than the
-trees whose jobs it runs in one minute."""
+MAX_ABOVE = 256
+"""The most specifications of jobs above others that a worker keeps, each of a few kilobytes: more
+than the trees whose jobs it runs in one minute."""
 
 log = structlog.get_logger(__name__)
 
@@ -66,8 +66,8 @@ class JobServices:
     """What no job may exceed."""
     totals: Totals = field(default_factory=Totals)
     """What this worker counts for operators."""
-    _parents: dict[str, JobSpec] = field(default_factory=dict, repr=False)
-    """The specifications that `specification_of_parent` has read last."""
+    _above: dict[str, JobSpec] = field(default_factory=dict, repr=False)
+    """The specifications that `specification_above` has read last."""
 
     def check(self, spec: JobSpec) -> None:
         """Refuse a job that asks for what it may not have.
@@ -96,22 +96,22 @@ class JobServices:
         """
         return self.ceilings.within(self.definitions[agent].job_limits().over(self.defaults))
 
-    async def specification_of_parent(self, job_id: str) -> JobSpec:
-        """Return what a job with children was submitted with, which never changes.
+    async def specification_above(self, job_id: str) -> JobSpec:
+        """Return what a job with jobs below it was submitted with, which never changes.
 
-        Read once for the hundreds of children that a job may have.
+        Read once for the hundreds of jobs that may be below it.
 
         Raises:
             UnknownJob: The job does not exist.
             LedgerUnavailable: Redis does not answer.
         """
-        known = self._parents.get(job_id)
+        known = self._above.get(job_id)
         if known is None:
             record = await self.ledger.get(job_id)
             fields = record.model_dump(include=set(JobSpec.model_fields))
-            known = self._parents[job_id] = JobSpec.model_validate(fields)
-            if len(self._parents) > MAX_PARENTS:
-                del self._parents[next(iter(self._parents))]
+            known = self._above[job_id] = JobSpec.model_validate(fields)
+            if len(self._above) > MAX_ABOVE:
+                del self._above[next(iter(self._above))]
         return known
 
     def given_limits(self, spec: JobSpec) -> Limits:

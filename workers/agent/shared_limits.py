@@ -94,7 +94,7 @@ class SharedBudget:
         if job.parent_id is None:
             return None
         try:
-            return await self._services.specification_of_parent(job.parent_id)
+            return await self._services.specification_above(job.parent_id)
         except UnknownJob:
             return None
 

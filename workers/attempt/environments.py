@@ -50,8 +50,6 @@ GIT_CONFIGURATION = ".git/config"
 """Where a snapshot has the addresses of a repository's remotes, without users and passwords."""
 KEY_VERSION = 1
 """Part of each key: another one makes all environments anew."""
-MAX_ROOTS = 1000
-"""The first jobs of trees whose files are remembered."""
 MAX_SETUPS = 200
 """The set-ups of repositories that are remembered."""
 SHOWN_CHARACTERS = 200
@@ -88,7 +86,6 @@ class JobEnvironments:
         self._provider = provider
         self._default_image = default_image
         self._reader = StartFilesReader(services.blobs)
-        self._roots: OrderedDict[str, JobSpec] = OrderedDict()
         self._setups: OrderedDict[str, RepositorySetup | str] = OrderedDict()
         """Those of repositories by their files' digests, or why a file cannot be used."""
 
@@ -281,14 +278,10 @@ class JobEnvironments:
         return root.start if root is not None and root.continues is None else None
 
     async def _root(self, root_id: str) -> JobSpec | None:
-        if root_id not in self._roots:
-            try:
-                self._roots[root_id] = await self._services.ledger.get(root_id)
-            except UnknownJob:
-                return None
-            if len(self._roots) > MAX_ROOTS:
-                self._roots.popitem(last=False)
-        return self._roots[root_id]
+        try:
+            return await self._services.specification_above(root_id)
+        except UnknownJob:
+            return None
 
 
 def _read_setup(content: bytes) -> RepositorySetup | str:

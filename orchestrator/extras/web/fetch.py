@@ -190,8 +190,12 @@ class WebFetch:
                 return await self._follow(client, url)
         except TimeoutError:
             raise ToolMistake(f"{url} did not answer within {self._seconds:g} s.") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ToolMistake(f"{url} could not be read ({type(error).__name__}).") from None
+        except httpx.InvalidURL:
+            raise ToolMistake(f"{url} is no address of a page.") from None
+        except httpx.HTTPError:
+            raise ToolMistake(
+                f"{url} cannot be reached, or its answer broke off: try it later, or another page."
+            ) from None
 
     async def _follow(self, client: httpx.AsyncClient, url: str) -> tuple[str, str, bytes]:
         for _ in range(MAX_REDIRECTS + 1):
