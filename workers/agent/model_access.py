@@ -27,9 +27,6 @@ from .services import JobServices
 
 log = structlog.get_logger(__name__)
 
-ANSWERED_SECONDS = 2.0
-"""How often a process records that a model answers: a failure is not that of all requests if others
-were answered since it had failed before, which is at least four seconds ago."""
 LOOK_SECONDS = 5.0
 """How often a worker looks whether a key has changed for which jobs wait."""
 
@@ -45,10 +42,14 @@ class JobModelStates:
     Args:
         states: The states of the installation.
         answered_at: When this process last recorded that a model answers, by its access.
+        root_id: The root of the job's tree.
     """
 
-    def __init__(self, states: store.ModelStates, answered_at: dict[str, float]) -> None:
+    def __init__(
+        self, states: store.ModelStates, answered_at: dict[str, float], root_id: str
+    ) -> None:
         self._states = states
+        self._root_id = root_id
         self._answered_at = answered_at
         self.was_answered = False
         """Whether a model has answered in this attempt."""
@@ -61,10 +62,8 @@ class JobModelStates:
         """See `AccessStates`."""
         self.was_answered = True
         now = time.monotonic()
-        if (
-            is_trial
-            or now - self._answered_at.get(access.id, -ANSWERED_SECONDS) >= ANSWERED_SECONDS
-        ):
+        recorded_at = self._answered_at.get(access.id, -store.ANSWERED_SECONDS)
+        if is_trial or now - recorded_at >= store.ANSWERED_SECONDS:
             self._answered_at[access.id] = now
             woken = await through_outage(partial(self._states.answered, access.id, access.name))
             if is_trial:
@@ -83,8 +82,9 @@ class JobModelStates:
                 failed.why,
                 request=failed.id,
                 wait_seconds=failed.wait_seconds,
-                must_have_worked=_is_mistaken_if_new(state, failed),
+                must_have_worked=state is store.ModelState.REFUSED or failed.status is None,
                 failed_for_seconds=failed.seconds if is_doubtful else None,
+                interrupts=self._root_id if _is_for_a_person(state, failed) else "",
             )
         )
         if closed is not None:
@@ -109,18 +109,13 @@ class JobModelStates:
         )
 
 
-def _is_mistaken_if_new(state: store.ModelState, failed: FailedRequest) -> bool:
-    """Return whether a model that has never answered is rather one that cannot be asked at all.
+def _is_for_a_person(state: store.ModelState, failed: FailedRequest) -> bool:
+    """Return whether an account is empty until a person fills it up: its service names no time.
 
-    Its key, or the address at which nothing answers, is probably mistyped; an account without
-    credit, whose service names no time, has perhaps never had any.
+    Work that this interrupts waits for that person. Work that was submitted afterwards fails in the
+    service's words, in front of whoever has submitted it.
     """
-    names_no_time = failed.wait_seconds is None
-    return (
-        state is store.ModelState.REFUSED
-        or failed.status is None
-        or (state is store.ModelState.EXHAUSTED and names_no_time)
-    )
+    return state is store.ModelState.EXHAUSTED and failed.wait_seconds is None
 
 
 class KeyWatch:

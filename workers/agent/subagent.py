@@ -300,7 +300,9 @@ class Subagent:
         self._limits = limits
         self._model = model_names(spec, definition, factory.default_model)
         self._make_tools = factory.make_tools
-        self._model_states = JobModelStates(services.ledger.models, factory.answered_at)
+        self._model_states = JobModelStates(
+            services.ledger.models, factory.answered_at, spec.root_id
+        )
         self._limits_of_agent = services.limits_of_agent(spec.agent)
         self._max_output_tokens = factory.max_output_tokens
         self._max_result_tokens = factory.max_result_tokens

@@ -24,6 +24,9 @@ from .lua_scripts import Scripts, milliseconds
 from .rate_limiter import LONGEST_PAUSE_SECONDS, WINDOW_SECONDS
 from .redis_errors import redis_failures
 
+ANSWERED_SECONDS = 2.0
+"""How often a process records that a model answers: a failure is not that of all requests if others
+were answered since it had failed before, which is at least four seconds ago."""
 OPENED_AT_ONCE = 20
 """The jobs that go on in the step that opens a model; the reaper lets the others go on."""
 CLOCK_SECONDS = 20 * 3600
@@ -137,6 +140,7 @@ class ModelStates:
         wait_seconds: float | None,
         must_have_worked: bool,
         failed_for_seconds: float | None,
+        interrupts: str = "",
     ) -> ClosedModel | None:
         """Record that a model is not to be asked; None if that is not so.
 
@@ -150,6 +154,8 @@ class ModelStates:
             must_have_worked: Whether it is closed only if it has answered before.
             failed_for_seconds: Not closed if another request was answered within that time; None:
                 closed nevertheless.
+            interrupts: The id of a tree's root. An open model is closed only if it has answered
+                since that was submitted; empty: closed nevertheless.
         """
         pauses = PAUSES[state]
         answer = await self._run(
@@ -164,6 +170,8 @@ class ModelStates:
             request,
             int(must_have_worked),
             -1 if failed_for_seconds is None else milliseconds(failed_for_seconds),
+            interrupts,
+            milliseconds(ANSWERED_SECONDS),
         )
         return None if answer is None else _closed(access, name, *answer)
 

@@ -12,6 +12,7 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.model_states import ANSWERED_SECONDS
 from tests.builders import make_spec
 from tests.integration.models.wires import Answer
 from tests.quota_service import KEY, QuotaService, quota_service
@@ -114,6 +115,24 @@ async def test_who_does_not_want_to_wait_is_told_why_and_keeps_what_was_done(
         if record.state is JobState.FAILED:
             assert record.error_type == "ModelClosed"
             assert "has no quota left (402)" in str(record.reason)
+
+
+async def test_a_quota_that_was_used_up_before_a_job_was_submitted_ends_it_in_the_services_words(
+    client: JobClient, service: QuotaService
+) -> None:
+    await settled(client, await submit(client, 1), succeeded=1)
+    service.left[MODEL] = 0
+    service.refusal = Answer(status=402, body='{"error": {"message": "Buy credits first."}}')
+    # An answer is recorded that seldom: a younger record may stand for one after the submission.
+    await asyncio.sleep(ANSWERED_SECONDS + 0.1)
+
+    ids = await submit(client, 3)
+
+    await settled(client, ids, failed=3)
+    assert service.refused[MODEL] == 3
+    (record, *_) = await client.records(ids)
+    assert "Buy credits first." in str(record.reason)
+    await settled(client, await submit(client, 1, OTHERS[0]), succeeded=1)
 
 
 async def test_a_key_that_never_worked_ends_its_jobs_with_a_sentence(
