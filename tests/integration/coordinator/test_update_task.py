@@ -13,7 +13,7 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from tests.fixtures import place_fixture
 from tests.integration.coordinator.driving import Coordination, journal
 from tests.integration.scripts import call, calls, conversation, says, shell
-from tests.services import Installation, Installer
+from tests.services import WAITS, Installation, Installer
 from tests.waits import until_event
 
 pytestmark = pytest.mark.redis
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.redis
 SCRIPT = (
     conversation(
         "^long: ",
-        shell("sleep 1.5"),
+        shell(WAITS),
         says("{{task}}\n\n## Summary\nfirst"),
         says("## Summary\nsecond"),
     ),
@@ -45,11 +45,14 @@ async def delivered(client: JobClient, job_id: str) -> list[str]:
     ]
 
 
-async def test_the_agent_reads_it_before_its_next_model_call(client: JobClient) -> None:
+async def test_the_agent_reads_it_before_its_next_model_call(
+    client: JobClient, place: Installation
+) -> None:
     job_id = await client.submit(JobSpec(agent="general-purpose", description="long: work"))
     await until_event(client, job_id, EventType.TOOL_CALL)
     await client.send(job_id, "use tabs")
     await client.send(job_id, "and no spaces")
+    await place.let_end()
     result = await client.wait(job_id)
     assert result.success
     assert result.summary == "first"
@@ -61,10 +64,11 @@ async def test_the_agent_reads_it_before_its_next_model_call(client: JobClient) 
 
 
 async def test_a_message_to_a_job_that_has_not_begun_is_the_first_thing_that_it_reads(
-    client: JobClient,
+    client: JobClient, place: Installation
 ) -> None:
     job_id = await client.submit(JobSpec(agent="general-purpose", description="long: work"))
     await client.send(job_id, "early word")
+    await place.let_end()
     await client.wait(job_id)
     assert len(await delivered(client, job_id)) == 1
 
@@ -81,7 +85,7 @@ async def test_one_that_comes_during_the_last_reply_is_read_before_the_end(
 
 
 async def test_one_that_comes_while_the_job_waits_for_a_person_is_read_when_it_goes_on(
-    client: JobClient,
+    client: JobClient, place: Installation
 ) -> None:
     spec = JobSpec(
         agent="general-purpose", description="long: work", interrupt_on={"execute": True}
@@ -91,6 +95,7 @@ async def test_one_that_comes_while_the_job_waits_for_a_person_is_read_when_it_g
     await client.send(job_id, "while you wait")
     (approval,) = [found for found in await client.approvals() if found.job_id == job_id]
     await client.answer(approval.id, "approve")
+    await place.let_end()
     assert (await client.wait(job_id)).summary == "first"
     assert len(await delivered(client, job_id)) == 1
 
@@ -137,11 +142,11 @@ async def test_a_killed_worker_neither_loses_a_message_nor_delivers_it_twice(
 
 
 async def test_the_coordinator_tells_a_started_task_and_no_other_job(
-    coordination: Coordination,
+    coordination: Coordination, shared_place: Installation
 ) -> None:
     mine, others = await coordination.new_session(), await coordination.new_session()
     started = await coordination.run(
-        calls(call("start_task", description="run: sleep 1.5")), session_id=mine
+        calls(call("start_task", description=f"run: {WAITS}")), session_id=mine
     )
     job_id = started.results[0]["task_id"]
     told = await coordination.run(
@@ -153,6 +158,7 @@ async def test_the_coordinator_tells_a_started_task_and_no_other_job(
     )
     assert foreign.results[0]["status"] == "error"
     assert "no task" in foreign.results[0]["error"]
+    await shared_place.let_end()
     assert (await coordination.client.wait(job_id)).success
     assert len(await delivered(coordination.client, job_id)) == 1
     late = await coordination.run(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -87,11 +88,15 @@ class LostWrites(RuleBasedStateMachine):
             assert [answer[job_id] for answer in answers].count("held") <= 1
 
 
-TestLostWrites = LostWrites.TestCase
-TestLostWrites.settings = settings(
+LostWrites.TestCase.settings = settings(
     max_examples=25,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
+
+
+@pytest.mark.timeout(300)
+class TestLostWrites(LostWrites.TestCase):
+    """The machine as a test."""
