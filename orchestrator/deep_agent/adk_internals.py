@@ -34,10 +34,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from google.adk.agents import LlmAgent
-from google.adk.agents.context import Context
 
 # The type of `RunConfig.streaming_mode`, which ADK exports nowhere.
 from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.agents.context import Context
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.apps import compaction
