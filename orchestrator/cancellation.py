@@ -14,6 +14,12 @@ CANCEL_AGAIN_SECONDS = 0.2
 so the cancellation is repeated."""
 
 
+def is_cancelled() -> bool:
+    """Return whether the running task itself was cancelled, and not only what it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks until all of them are done, and discard their results and exceptions.
 

@@ -28,6 +28,21 @@ def one_line(text: str, max_characters: int | None = None) -> str:
     return line[: max(0, max_characters - 1)] + "…"
 
 
+def error_text(said: object, max_characters: int) -> str:
+    """Return what an exception says, cut to a length; empty if it cannot say it.
+
+    A class of a program's own may fail at that, and a message may be as long as a document.
+
+    Args:
+        said: The exception, or its message.
+        max_characters: The length of the result at most.
+    """
+    try:
+        return str(said)[:max_characters]
+    except Exception:  # noqa: BLE001 - whatever a program's class raises
+        return ""
+
+
 def common_prefix(left: str, right: str) -> int:
     """Return how many characters at their beginnings two texts share."""
     pairs = zip(left, right, strict=False)

@@ -22,10 +22,14 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +37,7 @@ from google.adk.agents import LlmAgent
 
 # The type of `RunConfig.streaming_mode`, which ADK exports nowhere.
 from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.agents.context import Context
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.apps import compaction
@@ -50,6 +55,7 @@ from google.adk.models._capabilities import LlmCapabilities
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
+from google.adk.workflow import BaseNode
 from google.genai import Client
 from pydantic import Field
 
@@ -201,7 +207,60 @@ class _Pieces:
             yield piece
 
 
-class DeepLlmAgent(LlmAgent):
+@dataclass
+class KeptFailure:
+    """What ended the run of an agent that keeps its failures, while `kept_failure` is open."""
+
+    agent: str
+    """The agent's name."""
+    error: Exception | None = None
+
+
+_kept: ContextVar[KeptFailure | None] = ContextVar("kept_failure", default=None)
+
+
+@contextmanager
+def kept_failure(agent: BaseNode) -> Iterator[KeptFailure]:
+    """Yield what holds the exception that ends an agent's run, for an agent that keeps it."""
+    kept = KeptFailure(agent.name)
+    token = _kept.set(kept)
+    try:
+        yield kept
+    finally:
+        _kept.reset(token)
+
+
+class _KeepsFailure(LlmAgent):
+    """An agent whose exception may be kept from ADK's runner.
+
+    The runner logs it twice with its traceback, of which a program's set-up may print the local
+    variables; whoever runs the agent raises it or reports it.
+    """
+
+    async def _run_impl(self, *, ctx: Context, node_input: Any) -> AsyncGenerator[Any, None]:
+        kept = _kept.get()
+        try:
+            async with aclosing(super()._run_impl(ctx=ctx, node_input=node_input)) as events:
+                async for event in events:
+                    yield event
+        except Exception as error:
+            if kept is None or kept.agent != self.name:
+                raise
+            kept.error = error
+
+
+def keep_failures(agent: LlmAgent) -> None:
+    """Have an agent that was made elsewhere keep its failures while `kept_failure` is open."""
+    if not isinstance(agent, _KeepsFailure):
+        object.__setattr__(agent, "__class__", _keeping_class(type(agent)))
+
+
+@lru_cache(maxsize=64)
+def _keeping_class(kind: type[LlmAgent]) -> type[LlmAgent]:
+    return type(kind.__name__, (_KeepsFailure, kind), {"__module__": kind.__module__})
+
+
+class DeepLlmAgent(_KeepsFailure):
     """An LlmAgent with callbacks that run just before the contents are made."""
 
     before_step_callback: list[Any] = Field(default_factory=list, exclude=True)

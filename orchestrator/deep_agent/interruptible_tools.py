@@ -24,6 +24,7 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 
+from ..cancellation import is_cancelled
 from ..logs import Logger
 from .tool import CheckedTool
 
@@ -212,11 +213,17 @@ async def _called_in_thread(work: Callable[[], Any]) -> Any:
 
 
 async def _ended_by_cancellation(work: Coroutine[Any, Any, T], tool: str) -> T:
-    """Await a tool's call; one that continues when it is cancelled is left to itself."""
+    """Await a tool's call; one that continues when it is cancelled is left to itself.
+
+    Raises:
+        RuntimeError: The tool's own work was cancelled, and nobody has cancelled the call.
+    """
     call = asyncio.create_task(_without_exit(work))
     try:
         return await asyncio.shield(call)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        if call.done() and not is_cancelled():
+            raise RuntimeError("The tool's own work was cancelled.") from error
         if not call.done():
             call.cancel()
             _abandoned.add(call)

@@ -22,10 +22,12 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
+from ..shortening import error_text
 from ..valid_text import clean, clean_text
 from . import prompts
 from .messages import event_with_call, list_parts, text_of
 from .middleware import Middleware
+from .models.errors import without_keys
 from .models.replies import (
     CLEANED_CALLS,
     UNUSABLE_REPLY,
@@ -184,8 +186,8 @@ class ToolErrors(Middleware):
             return None
         if type(tool) is BaseTool:
             return None  # an unknown tool: ADK's own message lists the tools that exist
-        text = clean_text(f"{type(error).__name__}: {error}")[:MAX_ERROR_CHARACTERS]
-        return error_result(f"{tool.name} failed: {text}")
+        text = without_keys(clean_text(error_text(error, MAX_ERROR_CHARACTERS)))
+        return error_result(f"{tool.name} failed: {type(error).__name__}: {text}")
 
 
 def _fault(response: LlmResponse) -> _Fault | None:

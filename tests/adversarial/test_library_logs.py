@@ -16,11 +16,15 @@ import structlog
 
 KEY = "canary-" + "4711" * 8
 
+class Unsayable(Exception):
+    def __str__(self):
+        raise RuntimeError(KEY)
+
 class Broken(BaseLlm):
     async def generate_content_async(self, request, stream=False):
         api_key = KEY
         conversation = [request] * 100
-        raise RuntimeError("broken")
+        raise Unsayable
         yield
 
 class Parent(BaseLlm):
@@ -51,6 +55,12 @@ for configuration in ({}, {"processors": show}):  # both show local variables of
     print("configured", flush=True)
     structlog.configure(**configuration)
     asyncio.run(main())
+structlog.reset_defaults()
+from rich.logging import RichHandler
+shown = RichHandler(rich_tracebacks=True, tracebacks_show_locals=True)
+logging.basicConfig(level="WARNING", handlers=[shown])  # ADK's records as well
+print("configured", flush=True)
+asyncio.run(main())
 """
 
 
@@ -64,6 +74,6 @@ def test_a_failure_in_a_sub_agent_logs_no_local_variables(tmp_path: Path) -> Non
     before, *configured = ran.stdout.split("configured\n")
     assert not before  # the standard output is the program's own
     assert "sub-agent failed" in ran.stderr
-    assert ["sub-agent failed" in each for each in configured] == [True, True]
+    assert ["sub-agent" in each for each in configured] == [True, True, True]
     assert "canary" not in printed
-    assert len(printed.splitlines()) < 500  # most are ADK's own tracebacks
+    assert "Traceback" not in printed

@@ -40,7 +40,7 @@ from pydantic import JsonValue
 from ...approvals import InterruptOn
 from ...cancellation import cancel_or_abandon
 from ...logs import Logger, describe_error
-from ..adk_internals import StreamingMode
+from ..adk_internals import StreamingMode, keep_failures, kept_failure
 from ..approval import (
     ApprovalGate,
     PendingApproval,
@@ -339,13 +339,15 @@ class ChildRun:
             ),
         )
         streams = settings.streaming_mode == StreamingMode.SSE
-        with shared_budget(self._parent, session.id):
+        with shared_budget(self._parent, session.id), kept_failure(self._agent) as kept:
             async with contextlib.aclosing(run) as stream:
                 async for event in stream:
                     if not event.partial:
                         self._events.append(event)  # what a run has used counts also if it fails
                     if streams or not event.partial:
                         emit(event)
+        if kept.error is not None:
+            raise kept.error
         stored = await sessions.get_session(
             app_name=APP_NAME, user_id=USER_ID, session_id=session.id
         )
@@ -437,7 +439,10 @@ class InheritedApproval(BasePlugin):
             callbacks = node.canonical_before_tool_callbacks
             update["before_tool_callback"] = [*callbacks, self._gate.before_tool]
             update["tools"] = [interruptible(tool) for tool in node.tools]
-        return node.clone(update)
+        guarded = node.clone(update)
+        if isinstance(guarded, LlmAgent):
+            keep_failures(guarded)
+        return guarded
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
@@ -24,6 +23,7 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from ...logs import Logger
 from ...shortening import one_line
 from ..failures import McpServerFailed, ToolMistake
 from ..middleware import Middleware
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # the SDK takes half a second and 24 MiB to import: only when
 
     from .connection import McpConnection
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 CONNECTIONS = "fanout.orchestrator.deep_agent.mcp.connection"
 

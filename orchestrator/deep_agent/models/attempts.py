@@ -16,6 +16,7 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
+from ...cancellation import is_cancelled
 from ..failures import ModelFailed, ModelUnresponsive
 from .errors import translated
 from .progress import NOBODY, ModelProgress, watcher
@@ -134,6 +135,10 @@ class ModelAttempt:
                     if not replied:  # as clients do with a stream that they cannot read
                         raise ConnectionError("no reply came") from None
                     return
+                except asyncio.CancelledError as error:
+                    if is_cancelled():
+                        raise
+                    raise ConnectionError("its request was cancelled") from error
                 except TimeoutError:
                     if not patience.expired():
                         raise

@@ -23,7 +23,7 @@ from typing import Any
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
-from ...shortening import one_line
+from ...shortening import error_text, one_line
 from ..failures import (
     ModelContextExceeded,
     ModelContextSuspected,
@@ -172,6 +172,10 @@ _LITELLM_UNREADABLE = re.compile(
 """What LiteLLM says of an answer that is no reply, with a status of its own."""
 
 _AUTHORIZATION = re.compile(r"(?i)(bearer |x-api-key\W+|x-goog-api-key\W+)[^\s'\",}]+")
+
+MAX_READ_CHARACTERS = 20_000
+"""How much of a message is looked at: some quote the whole request, and it is read on the event
+loop."""
 
 MAX_MESSAGE_CHARACTERS = 300
 """The length of a provider's message in our failure."""
@@ -432,7 +436,7 @@ def _is_unusable(error: Exception, status: int | None) -> bool:
     if status is not None or _codes(error) or _is_unreached(error):
         return False
     if isinstance(error, ValueError):  # else it is about an argument: the request cannot be made
-        return _PYTHON_TEXT.search(str(error)) is not None
+        return _PYTHON_TEXT.search(error_text(error, MAX_READ_CHARACTERS)) is not None
     return isinstance(error, (UnusableReply, *_OF_PROGRAMS, NotImplementedError))
 
 
@@ -442,7 +446,7 @@ def _words(error: Exception) -> str:
     is_programs = _PYTHON_TEXT.search(message) and not _error_object(error).get("message")
     if isinstance(error, _OF_PROGRAMS) or not message or is_programs:
         return "it was not reached" if _is_unreached(error) else _UNREADABLE
-    return _without_keys(message)
+    return without_keys(message)[:MAX_MESSAGE_CHARACTERS]
 
 
 def _message(error: Exception) -> str:
@@ -452,7 +456,7 @@ def _message(error: Exception) -> str:
     body = getattr(error, "body", None)
     quoted = body if isinstance(body, str) else None
     message = found.get("message") or quoted or getattr(error, "message", None) or error
-    return _LITELLM_HEAD.sub("", one_line(str(message)))
+    return _LITELLM_HEAD.sub("", one_line(error_text(message, MAX_READ_CHARACTERS)))
 
 
 def _error_object(error: Exception) -> Mapping[str, Any]:
@@ -483,12 +487,12 @@ def _codes(error: Exception) -> frozenset[str]:
     return frozenset(code for code in named if isinstance(code, str) and code)
 
 
-def _without_keys(message: str) -> str:
+def without_keys(message: str) -> str:
     """Hide keys in a message, which some services quote, because it goes into logs and results."""
     for name, value in os.environ.items():
         if name.endswith(_KEY_VARIABLES) and len(value) >= _MIN_SECRET_CHARACTERS:
             message = message.replace(value, "(hidden)")
-    return _AUTHORIZATION.sub(r"\1(hidden)", message)[:MAX_MESSAGE_CHARACTERS]
+    return _AUTHORIZATION.sub(r"\1(hidden)", message)
 
 
 def _is_unreached(error: Exception) -> bool:

@@ -120,7 +120,9 @@ async def test_each_answer_costs_at_most_its_call(odd_server: McpServer) -> None
     assert after == SAID
 
 
-async def test_a_list_with_odd_tools_costs_those_that_cannot_be_used(odd_server: McpServer) -> None:
+async def test_a_list_with_odd_tools_costs_those_that_cannot_be_used(
+    odd_server: McpServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     reports: list[str] = []
 
     async def report(text: str) -> None:
@@ -132,6 +134,7 @@ async def test_a_list_with_odd_tools_costs_those_that_cannot_be_used(odd_server:
     finally:
         await tools.close()
 
+    assert not capsys.readouterr().out  # the standard output is the program's own
     names = [tool.name for tool in usable]
     assert {tool._remote_name for tool in usable} == odd.USABLE
     assert len(set(names)) == len(odd.USABLE)
