@@ -603,7 +603,7 @@ class Records:
         """Return the calls that wait for a person, oldest first."""
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
-        found = []
+        found: list[tuple[str, dict[str, str]]] = []
         for first in range(0, len(ids), APPROVALS_AT_ONCE):
             some = ids[first : first + APPROVALS_AT_ONCE]
             hashes = await self._hashes(map(self._keys.approval, some))
