@@ -85,9 +85,9 @@ def test_every_documented_setting_reaches_a_service():
 
 
 READERS = {
-    **dict.fromkeys(("API", "NOTIFICATIONS"), {"server"}),
-    **dict.fromkeys(("WORKER", "SANDBOX", "WEB", "TOOLS", "SECRETS"), {"worker"}),
-    **dict.fromkeys(("MAX_OUTPUT_TOKENS", "MAX_RESULT_TOKENS"), {"worker"}),
+    **dict.fromkeys(("API", "NOTIFICATIONS"), ("server",)),
+    **dict.fromkeys(("WORKER", "SANDBOX", "WEB", "TOOLS", "SECRETS"), ("worker",)),
+    **dict.fromkeys(("MAX_OUTPUT_TOKENS", "MAX_RESULT_TOKENS"), ("worker",)),
 }
 """The groups of settings that one service reads. Any other setting reaches both, a new one too."""
 
@@ -97,7 +97,7 @@ def test_every_documented_setting_reaches_all_services_that_read_it():
     missing = {
         (service, name)
         for name in documented
-        for service in READERS.get(name.removeprefix(PREFIX).split("__")[0], {"worker", "server"})
+        for service in READERS.get(name.removeprefix(PREFIX).split("__")[0], ("worker", "server"))
         if name not in SERVICES[service]["environment"]
     }
 
