@@ -224,8 +224,10 @@ class JobReader:
 
         Raises:
             UnknownJob: The job does not exist.
+            NotUnderstood: Another release wrote what became of the job or of its changes, in a form
+                that this one does not know.
         """
-        return await self._records.result(job_id)
+        return await self._records.shown_result(job_id)
 
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobResult:
         """Wait for a job's end and return its result.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .result import Usage
+from .understood import read_understood
 
 OF_MODEL = "@"
 """The separator between a field of `Usage` and a model's name, in the names of what is charged."""
@@ -53,14 +54,19 @@ class UsageAccount:
 
 
 def read_account(fields: Mapping[str, str]) -> UsageAccount:
-    """Return an account as the ledger stores it."""
+    """Return an account as the ledger stores it; what another release counts besides is ignored."""
     whole: dict[str, str] = {}
     models: dict[str, dict[str, str]] = {}
     for name, value in fields.items():
         what, mark, model = name.partition(OF_MODEL)
         (models.setdefault(model, {}) if mark else whole)[what] = value
-    by_model = {model: Usage.model_validate(used) for model, used in models.items()}
-    return UsageAccount(Usage.model_validate(whole), by_model)
+    by_model = {model: _usage(used) for model, used in models.items()}
+    return UsageAccount(_usage(whole), by_model)
+
+
+def _usage(stored: Mapping[str, str]) -> Usage:
+    usage, _ = read_understood(Usage, stored, "What was used")
+    return usage
 
 
 @dataclass(frozen=True)

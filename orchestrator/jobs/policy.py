@@ -12,6 +12,7 @@ from typing import Self
 from pydantic import Field, PositiveInt, model_validator
 
 from .spec import AgentName, WireModel
+from .understood import read_understood
 
 TREE_JOBS = 64
 """The default limit of a tree's concurrent jobs, which fits the workers of several hosts."""
@@ -106,12 +107,13 @@ class AdmissionPolicy(WireModel):
 
     @classmethod
     def read(cls, stored: str) -> Self:
-        """Return a stored policy; unknown fields, of a newer release, are ignored.
+        """Return a stored policy, without what only a newer release understands.
 
         Args:
             stored: The JSON that `stored` returned.
         """
-        return cls.model_validate_json(stored, extra="ignore")
+        policy, _ = read_understood(cls, json.loads(stored), "The admission policy")
+        return policy
 
     def stored(self) -> str:
         """Return the policy as JSON; equal policies give equal texts."""

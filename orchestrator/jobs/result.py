@@ -145,6 +145,14 @@ class ResultSoFar(WireModel):
     sandbox: str | None = None
 
 
+def _is_empty(value: tuple[str, ...]) -> bool:
+    return not value
+
+
+DECISIVE = frozenset({"changes", "collection"})
+"""The fields of a result by which its changes are landed: nothing stands in for them."""
+
+
 class JobResult(WireModel, ValidTextModel):
     """The end of a job: its state, its answer and its changes."""
 
@@ -189,6 +197,9 @@ class JobResult(WireModel, ValidTextModel):
     read before its end."""
     sandbox: str | None = None
     """Where the commands ran: `docker`, or `local`, which isolates nothing."""
+    not_understood: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
+    """The fields of which parts are left out here, because another release of fanout wrote them in
+    a form that this one does not know. Never stored."""
 
     @property
     def files_count(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from fanout.orchestrator.cli.commands.configuration import effective_settings
+from fanout.orchestrator.cli.commands.processes import flower
 from fanout.orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from fanout.orchestrator.deep_agent.models import anthropic, google, openai
 from tests.architecture.sources import REPOSITORY
@@ -81,6 +82,41 @@ def test_every_documented_setting_reaches_a_service():
     passed = {name for service in SERVICES.values() for name in service.get("environment", {})}
 
     assert documented - passed == NOT_PASSED.keys()
+
+
+READERS = {
+    **dict.fromkeys(("API", "NOTIFICATIONS"), ("server",)),
+    **dict.fromkeys(("WORKER", "SANDBOX", "WEB", "TOOLS", "SECRETS"), ("worker",)),
+    **dict.fromkeys(("MAX_OUTPUT_TOKENS", "MAX_RESULT_TOKENS"), ("worker",)),
+}
+"""The groups of settings that one service reads. Any other setting reaches both, a new one too."""
+
+
+def test_every_documented_setting_reaches_all_services_that_read_it():
+    documented = {name for name, _, _ in effective_settings(load_settings())} - NOT_PASSED.keys()
+    missing = {
+        (service, name)
+        for name in documented
+        for service in READERS.get(name.removeprefix(PREFIX).split("__")[0], ("worker", "server"))
+        if name not in SERVICES[service]["environment"]
+    }
+
+    assert missing == {("server", "FANOUT_API__PORT")}  # in the container it is the default
+
+
+@pytest.mark.parametrize(
+    ("prefix", "services"), [("OTEL_", ("worker", "server")), ("FLOWER_", ("flower",))]
+)
+def test_every_documented_variable_of_other_projects_reaches_the_services_that_read_it(
+    prefix, services
+):
+    pages = [page.read_text("utf-8") for page in (REPOSITORY / "docs").glob("*.md")]
+    pattern = re.compile(rf"(?<![A-Z_]){prefix}[A-Z_]+[A-Z]")
+    documented = {name for text in [*pages, str(flower.__doc__)] for name in pattern.findall(text)}
+
+    assert documented
+    for service in services:
+        assert documented <= SERVICES[service]["environment"].keys()
 
 
 def test_secrets_reach_only_the_services_that_use_them():

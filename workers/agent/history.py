@@ -92,12 +92,21 @@ class History:
             event: The session event that it holds, if it holds one.
 
         Raises:
-            NotUnderstood: The entry's type is unknown to this release.
+            NotUnderstood: The entry is of a type or of a form that this release does not know.
         """
         if not isinstance(entry.type, EventType):
             raise NotUnderstood(
                 f"The job's journal has an event that this release does not know: {entry.type}."
             )
+        try:
+            self._add(entry, event)
+        except (KeyError, ValidationError):
+            raise NotUnderstood(
+                f"The job's journal has an event of a form that this release does not know: "
+                f"{entry.type}."
+            ) from None
+
+    def _add(self, entry: JournalEvent, event: Event | None) -> None:
         if entry.type is EventType.SANDBOX_READY and "checkpoint" in entry.data:
             self.is_restored = True
         if entry.type is EventType.CHECKPOINT:

@@ -49,11 +49,12 @@ STATES = ("REJECTED", "PROGRESS", "WAITING")
 """The states that events of ours make, as they follow on STARTED. Without a place in Celery's order
 (`celery.states`) they would hide a cancellation, and a rejected message would seem to run."""
 STYLE = (
-    "<style>.tasks-table td.overflow-auto { white-space: normal !important; "
-    "overflow-wrap: anywhere; min-width: 10rem }</style>"
+    "<style>.tasks-table td, .tasks-table td * "
+    "{ white-space: normal !important; overflow-wrap: anywhere; max-width: none } "
+    ".tasks-table td.overflow-auto { min-width: 10rem }</style>"
 )
-"""Flower keeps agents, labels and outcomes on one line, however long: the row would not fit a
-window of 1,400 pixels."""
+"""Flower keeps agents, labels, outcomes, ids and names of hosts on one line, however long: the row
+would not fit a window of 1,400 pixels."""
 LINK = """<li class="nav-item"><a class="nav-link" href="{url}"
   title="Jobs that wait for a slot are in no queue of Celery's: the ledger sends them in their turn"
   >Waiting jobs</a></li>"""

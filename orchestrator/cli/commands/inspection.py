@@ -222,11 +222,17 @@ def _print_result(found: JobResult, with_children: Usage) -> None:
             ("files", "\n".join(files)),
             ("output", None if found.output is None else formatting.plain_text(found.output)),
             ("unread", "\n".join(found.unread_messages)),
+            ("not shown", _not_shown(found)),
         ]
     )
     if found.summary.strip():
         output.payload("\nsummary:")
         print_answer(found.summary)
+
+
+def _not_shown(found: JobResult) -> str:
+    names = ", ".join(name.replace("_", " ") for name in found.not_understood)
+    return names and f"parts of: {names} (another release of fanout wrote them)"
 
 
 def _more(total: Usage, own: Usage) -> str | None:

@@ -32,11 +32,11 @@ from .images import check_sandbox, with_images
 NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
+"""The beginnings of the variables that Flower gets: no keys of models."""
 MAX_PORT = 65_535
 """The largest TCP port."""
 FIXED = {"FLOWER_ADDRESS", "FLOWER_READ_ONLY"}
 """Flower's own variables that would open it to other machines, or to changes."""
-"""The beginnings of the variables that Flower gets: no keys of models."""
 
 EnvOption = Annotated[
     bool,

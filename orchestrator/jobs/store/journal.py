@@ -39,7 +39,7 @@ from ..payloads import (
     unpacked,
 )
 from ..spec import JobId, WireModel
-from ..state import TERMINAL_STATES
+from ..state import TERMINAL_STATES, JobState
 from .keys import Keys
 from .lua_scripts import Scripts
 from .outage import through_outage
@@ -132,6 +132,26 @@ class EventType(StrEnum):
     `never_run`, and why not (`reasons`)."""
     LOG = "log"
     """A `text` of a `stream`: output of a running command, a model's text, a worker's note."""
+
+
+_NEEDED: Mapping[str, frozenset[str]] = {
+    EventType.JOB_STATE: frozenset({"state"}),
+    EventType.TOOL_CALL: frozenset({"id", "tool"}),
+    EventType.APPROVAL_RESOLVED: frozenset({"id", "decision"}),
+    EventType.CHILD_SUBMITTED: frozenset({"id"}),
+    EventType.CHILD_FINISHED: frozenset({"id"}),
+    EventType.CHILD_LANDED: frozenset({"id", "outcome"}),
+    EventType.LANDING: frozenset({"children"}),
+    EventType.VERIFY: frozenset({"command"}),
+    EventType.CHECKPOINT: frozenset({"changes"}),
+    EventType.SCRIPT_STARTED: frozenset({"interpreter"}),
+    EventType.SCRIPT_CALL: frozenset({"calls"}),
+    EventType.SCRIPT_LOG: frozenset({"lines"}),
+}
+"""What readers rely on in the data of a kind: all releases have written it. An entry without it is
+of a release to come, and is passed over or refused as one of an unknown kind is."""
+OF_ANOTHER_FORM = " (of another form)"
+"""What marks the kind of an entry that is not understood."""
 
 
 class JournalEvent(WireModel):
@@ -507,11 +527,28 @@ def _with_payloads(event: JournalEvent, contents: Mapping[str, bytes | None]) ->
 
 
 def _event(job_id: str, entry_id: str, fields: Mapping[Any, Any]) -> JournalEvent:
+    """Return an entry as an event; one that is not understood has a kind that nobody knows."""
+    kind, attempt, data = fields.get("type", ""), str(fields.get("attempt")), _data(fields)
+    if not kind or not attempt.isdecimal() or not _is_understood(kind, data):
+        kind = (kind or "event") + OF_ANOTHER_FORM
     return JournalEvent(
         id=entry_id,
         at=int(entry_id.partition("-")[0]) / 1000,
         job_id=job_id,
-        attempt=int(fields["attempt"]),
-        type=fields["type"],
-        data=json.loads(fields["data"]),
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+        type=kind,
+        data=data if isinstance(data, dict) else {"data": data},
     )
+
+
+def _is_understood(kind: str, data: Any) -> bool:
+    if not isinstance(data, dict) or not _NEEDED.get(kind, frozenset()) <= data.keys():
+        return False
+    return kind != EventType.JOB_STATE or str(data["state"]) in frozenset(JobState)
+
+
+def _data(fields: Mapping[Any, Any]) -> Any:
+    try:
+        return json.loads(fields["data"])
+    except (KeyError, ValueError):
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -60,10 +61,17 @@ class NotificationStore:
             )
 
     async def list(self, job_id: str) -> list[Subscription]:
-        """Return a job's subscriptions without their secrets, sorted by id."""
+        """Return a job's subscriptions without their secrets, sorted by id.
+
+        Those of a kind that only another release knows are not among them.
+        """
         with redis_failures():
             stored: Any = await self._redis.hgetall(self._keys.subscriptions(job_id))
-        return [Subscription.read(text).without_secret() for _, text in sorted(stored.items())]
+        found = []
+        for _, text in sorted(stored.items()):
+            with suppress(ValueError):
+                found.append(Subscription.read(text).without_secret())
+        return found
 
     async def get(self, job_id: str, subscription_id: str) -> Subscription | None:
         """Return a subscription without its secret; None if there is none with this id."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,11 +13,12 @@ from redis.asyncio import Redis
 from ..accounts import JobAccount, read_account
 from ..approvals import Approval
 from ..budget import BudgetState, read_budget
-from ..failures import UnknownJob
+from ..failures import NotUnderstood, UnknownJob
 from ..policy import AdmissionPolicy
-from ..result import JobResult, ResultSoFar, Usage
+from ..result import DECISIVE, JobResult, ResultSoFar, Usage
 from ..spec import JobSpec
 from ..state import JobRecord
+from ..understood import read_understood
 from ..worker_info import WorkerInfo
 from .connection import server_time_ms
 from .keys import Keys
@@ -28,7 +29,9 @@ from .redis_errors import redis_failures
 from .registrations import Registrations
 from .stored import (
     read,
+    read_fields,
     read_labels,
+    read_owner,
     read_record,
     seconds,
     stored_approval,
@@ -135,15 +138,26 @@ class Records:
 
         Raises:
             UnknownJob: The job does not exist.
+            NotUnderstood: Another release wrote its state, in a form that this one does not know.
         """
-        records = await self.get_many([job_id])
-        if not records:
+        stored = await self._stored([job_id])
+        if not stored:
             raise UnknownJob(f"There is no job {job_id}.")
-        return records[0]
+        return read_record(*stored[0])
 
     async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
-        """Return the records of those jobs that exist, in the order of their ids."""
-        ids = list(job_ids)
+        """Return the records of those jobs that exist, in the order of their ids.
+
+        Those that `get` cannot read are not among them: one job never hides the others.
+        """
+        found = []
+        for job_id, fields in await self._stored(list(job_ids)):
+            with suppress(NotUnderstood):
+                found.append(read_record(job_id, fields))
+        return found
+
+    async def _stored(self, ids: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+        """Return those jobs that exist with their fields, in the order of their ids."""
         if not ids:
             return []
         with redis_failures():
@@ -155,7 +169,7 @@ class Records:
                 *hashes, specs, results = await pipe.execute()
         found = zip(ids, hashes, specs, results, strict=True)
         return [
-            read_record(job_id, {"spec": spec, "result": result} | fields)
+            (job_id, {"spec": spec, "result": result} | fields)
             for job_id, fields, spec, result in found
             if fields
         ]
@@ -196,6 +210,23 @@ class Records:
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
+
+    async def shown_result(self, job_id: str) -> JobResult | None:
+        """Return what this release understands of a job's result; None until it has ended.
+
+        Raises:
+            UnknownJob: The job does not exist.
+            NotUnderstood: Another release wrote what became of the job or of its changes, in a form
+                that this one does not know.
+        """
+        state, result = await self._state_and(self._keys.result(job_id), "result", job_id)
+        if state is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        if result is None:
+            return None
+        what = f"The result of job {job_id}"
+        found, left_out = read_understood(JobResult, read_fields(result), what, decisive=DECISIVE)
+        return found.model_copy(update={"not_understood": left_out})
 
     async def results(self, job_ids: Sequence[str]) -> list[JobResult | None]:
         """Return the results of jobs, in order; None for one that has not ended, or is not stored.
@@ -374,7 +405,14 @@ class Records:
         found = zip(ids, answers, specs, strict=True)
         return [
             JobSketch(
-                job_id, state, tenant, _owner(owned), agent, root, parent, in_record or in_key or ""
+                job_id,
+                state,
+                tenant,
+                read_owner(owned),
+                agent,
+                root,
+                parent,
+                in_record or in_key or "",
             )
             for job_id, (state, tenant, owned, agent, root, parent, in_record), in_key in found
             if state
@@ -395,7 +433,8 @@ class Records:
                     pipe.hmget(self._keys.job(job_id), ["tenant", "owned"])
                 found = await pipe.execute()
         return [
-            None if tenant is None else Ownership(tenant, _owner(owned)) for tenant, owned in found
+            None if tenant is None else Ownership(tenant, read_owner(owned))
+            for tenant, owned in found
         ]
 
     async def root(self, job_id: str) -> str:
@@ -561,20 +600,17 @@ class Records:
             return int(await self._redis.zcard(self._keys.approvals))
 
     async def approvals(self) -> list[Approval]:
-        """Return the calls that wait for a person, oldest first.
-
-        Raises:
-            NotUnderstood: Another release wrote one, in a form that this one does not know.
-        """
+        """Return the calls that wait for a person, oldest first."""
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
-        found = []
+        found: list[tuple[str, dict[str, str]]] = []
         for first in range(0, len(ids), APPROVALS_AT_ONCE):
             some = ids[first : first + APPROVALS_AT_ONCE]
-            found += await self._hashes(map(self._keys.approval, some))
+            hashes = await self._hashes(map(self._keys.approval, some))
+            found += zip(some, hashes, strict=True)
         return [
-            stored_approval(fields["request"], fields["requested_at"])
-            for fields in found
+            stored_approval(approval_id, fields)
+            for approval_id, fields in found
             if "request" in fields  # otherwise it was answered meanwhile
         ]
 
@@ -676,8 +712,3 @@ class Records:
                 for key in keys:
                     pipe.hgetall(key)
                 return await pipe.execute()
-
-
-def _owner(owned: str | None) -> str:
-    """Return the owner in the name of an owner's index; empty for a job without one."""
-    return json.loads(owned)[1] if owned else ""

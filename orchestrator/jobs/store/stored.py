@@ -21,8 +21,10 @@ from ..spec import JobSpec
 from ..state import Activity, JobRecord, JobState
 from ..timeline import LandedChanges, Phase, read_phases
 from ..trace_context import find_trace_id
+from ..understood import not_understood, read_understood
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
+CALL_OF_ANOTHER_RELEASE = "(a call that this release cannot read)"
 Model = TypeVar("Model", bound=BaseModel)
 _STATE_FIELDS = (
     "state", "attempt", "worker", "waiting_for", "last_event", "tasks_failed", "tasks_unmerged", "batch",
@@ -110,6 +112,11 @@ def owner_key(tenant: str, owner: str) -> str:
     return json.dumps([tenant, owner]) if owner else ""
 
 
+def read_owner(owned: str | None) -> str:
+    """Return the owner in what `owner_key` returned; empty for a job without one."""
+    return json.loads(owned)[1] if owned else ""
+
+
 def unique_key(spec: JobSpec) -> str:
     """Return the job's idempotency key, which is its owner's alone; empty without one."""
     if not spec.idempotency_key:
@@ -159,32 +166,43 @@ def entry_of_child(spec: JobSpec) -> str:
 
 
 def read_record(job_id: str, fields: Mapping[str, str]) -> JobRecord:
-    """Return a job's record from its hash.
+    """Return a job's record from its hash; what this release does not understand has its default.
 
     A specification that cannot be read is replaced by what the hash contains besides.
 
     Args:
         job_id: The job's id.
         fields: Its hash in Redis.
+
+    Raises:
+        NotUnderstood: The job's state, or another part that every record has, is of a form that
+            this release does not know.
     """
+    what = f"Job {job_id}"
     try:
-        spec = read(JobSpec, fields["spec"], "The job")
+        spec = read(JobSpec, fields["spec"], what)
     except NotUnderstood:
-        spec = _spec_from_hash(job_id, fields)
+        spec, _ = read_understood(JobSpec, _spec_from_hash(job_id, fields), what)
     state = {name: fields[name] for name in _STATE_FIELDS if fields.get(name)}
     state |= {name: fields[name] for name in ("name", "on_failure") if fields.get(name)}
-    times = {name: seconds(fields[name]) for name in _TIMES if name in fields}
-    activity = _activity(fields)
-    known = {
-        "activity": activity,
-        "approvals": fields.get("approvals", "").split(),
-        "after": fields.get("after", "").split(),
-        "phases": _phases(fields.get("timeline", ""), times, activity),
-        "landed": _landed(fields["landed"]) if fields.get("landed") else None,
-        "trace_id": find_trace_id(spec),
-    }
+    try:
+        times = {name: seconds(fields[name]) for name in _TIMES if name in fields}
+        activity = _activity(fields)
+        known = {
+            "activity": activity,
+            "approvals": fields.get("approvals", "").split(),
+            "after": fields.get("after", "").split(),
+            "phases": _phases(fields.get("timeline", ""), times, activity),
+            "landed": _landed(fields["landed"]) if fields.get("landed") else None,
+            "trace_id": find_trace_id(spec),
+        }
+    except (ValueError, KeyError):  # a time
+        raise not_understood(what) from None
     failure = _failure(job_id, fields["result"]) if fields.get("result") else {}
-    return JobRecord.model_validate(spec.model_dump() | state | times | known | failure)
+    record, _ = read_understood(
+        JobRecord, spec.model_dump() | state | times | known | failure, what
+    )
+    return record
 
 
 def _phases(
@@ -239,8 +257,11 @@ def _failure(job_id: str, result: str) -> dict[str, str]:
 
 
 def read_labels(stored: str) -> dict[str, str]:
-    """Return the labels of a stored specification, without reading the rest of it."""
-    return read_fields(stored).get("labels") or {} if '"labels"' in stored else {}
+    """Return the labels of a stored specification that are texts, without checking the rest."""
+    labels = read_fields(stored).get("labels") if '"labels"' in stored else None
+    if not isinstance(labels, dict):
+        return {}
+    return {name: value for name, value in labels.items() if isinstance(value, str)}
 
 
 def read_fields(stored: str) -> dict[str, Any]:
@@ -252,12 +273,18 @@ def read_fields(stored: str) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:
+def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> dict[str, Any]:
     known = {name: fields[name] for name in ("tenant", "agent", "priority") if name in fields}
-    return JobSpec.model_validate(
-        {"id": job_id, "root_id": fields["root"], "parent_id": fields["parent"] or None}
-        | {"depth": int(bool(fields["parent"])), "description": OF_ANOTHER_RELEASE, **known}
-    )
+    root, parent = fields.get("root") or job_id, fields.get("parent") or None
+    return {
+        "id": job_id,
+        "root_id": root,
+        "parent_id": parent,
+        "depth": int(bool(parent)),
+        "owner": read_owner(fields.get("owned")),
+        "description": OF_ANOTHER_RELEASE,
+        **known,
+    }
 
 
 def read(
@@ -277,9 +304,7 @@ def read(
     try:
         return model.model_validate_json(text, extra=extra)
     except ValidationError:
-        raise NotUnderstood(
-            f"{what} is of another release of fanout: use one that is as new."
-        ) from None
+        raise not_understood(what) from None
 
 
 def seconds(milliseconds: str) -> float:
@@ -287,15 +312,25 @@ def seconds(milliseconds: str) -> float:
     return float(milliseconds) / 1000
 
 
-def stored_approval(request: str, requested_at: str) -> Approval:
-    """Return an open approval.
+def stored_approval(approval_id: str, fields: Mapping[str, str]) -> Approval:
+    """Return an open approval; of a call that this release does not understand, only a rejection.
 
     Args:
-        request: The approval as JSON.
-        requested_at: When it was requested, in milliseconds since the epoch.
-
-    Raises:
-        NotUnderstood: Another release wrote it, in a form that this one does not know.
+        approval_id: Its id.
+        fields: Its hash in Redis: the approval as JSON, the job, and when it was requested, in
+            milliseconds since the epoch.
     """
-    approval = read(Approval, request, "An open approval")
-    return approval.model_copy(update={"requested_at": seconds(requested_at)})
+    try:
+        approval, _ = read_understood(Approval, read_fields(fields["request"]), "An approval")
+    except NotUnderstood:
+        approval = Approval(
+            id=approval_id,
+            job_id=fields["job"],
+            agent="",
+            call_id="",
+            tool=CALL_OF_ANOTHER_RELEASE,
+            arguments={},
+            decisions=("reject",),
+            sha256="",
+        )
+    return approval.model_copy(update={"requested_at": seconds(fields["requested_at"])})

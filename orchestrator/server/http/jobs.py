@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 from ...client.job_pages import JobFilter
 from ...jobs.bounds import MAX_KEY_CHARACTERS
 from ...jobs.changes import FileChange, SkippedFile
+from ...jobs.failures import NotUnderstood
 from ...jobs.result import JobResult
 from ...jobs.spec import JobSpec
 from ...jobs.state import JobRecord, JobState
@@ -191,9 +192,17 @@ async def get(
     return await _view(jobs, job_id)
 
 
+async def understood_result(jobs: OwnedJobs, job_id: str) -> JobResult | None:
+    """Return a job's result; None also for one that only another release understands."""
+    try:
+        return await jobs.result(job_id)
+    except NotUnderstood:
+        return None
+
+
 async def _view(jobs: Jobs, job_id: str) -> JobView:
     record = await jobs.get(job_id)
-    result = await jobs.result(job_id)
+    result = await understood_result(jobs, job_id)
     budget = await jobs.budget(job_id)
     return JobView(
         **record.model_dump(),

@@ -229,7 +229,7 @@ async def get(
     budget = await jobs.budget(run_id)
     return RunView(
         **record.model_dump(),
-        result=await jobs.result(run_id),
+        result=await job_routes.understood_result(jobs, run_id),
         usage=budget.used,
         budget=budget.if_limited(),
         jobs=dict((await jobs.tree_states([record]))[0]),

@@ -265,17 +265,24 @@ async def test_rows_fit_a_window_and_a_link_leads_to_the_jobs_that_wait(
         for spec in (make_spec("quick work", labels=labels), make_spec("x", model="scripted:no")):
             await client.wait(await client.submit(spec), 60)
             await flower.until(spec.id, "state", "")
-    width, link = await asyncio.to_thread(_seen_at, f"{flower.url}/tasks", 1400)
-    assert width <= 1400
+    width, room, link = await asyncio.to_thread(_seen_at, f"{flower.url}/tasks", 1400)
+    assert width <= room < 1400
     assert link.endswith(":8642/?state=queued&all=1")
 
 
-def _seen_at(url: str, width: int) -> tuple[int, str]:
-    """How wide a list of tasks is, and where its link to waiting jobs leads."""
+def _seen_at(url: str, width: int) -> tuple[int, int, str]:
+    """Return where a list of tasks ends, where its frame does, and where its link leads."""
     with browser() as opened:
         page = opened.new_page(viewport={"width": width, "height": 900})
         page.goto(url)
         page.wait_for_selector("#tasks-table tbody tr:nth-child(2)")
         link = page.get_attribute("nav a:has-text('Waiting jobs')", "href")
-        wide = page.evaluate("document.querySelector('#tasks-table').getBoundingClientRect().right")
-        return int(wide), str(link)
+        page.eval_on_selector(
+            "#tasks-table tbody tr:last-child td:last-child a",
+            "(name) => { name.textContent = 'fanout-1234567@ip-10-0-123-45.eu-central-1.internal'; }",
+        )
+        table, frame = page.evaluate(
+            "[document.querySelector('#tasks-table'), document.querySelector('#tasks-table').parentElement]"
+            ".map((one) => one.getBoundingClientRect().right)"
+        )
+        return round(table), round(frame), str(link)

@@ -19,6 +19,7 @@ from fanout.orchestrator.cli.terminal.formatting import event_line
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.changes import ChangeBundle, NewerBundle
 from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
@@ -352,6 +353,150 @@ async def test_a_form_that_is_not_known_is_told_in_words_and_does_not_hide_other
         await ledger.result("job")
 
 
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"on_failure": "retry"},
+        {"name": "{a new form}"},
+        {"tasks_failed": "3 of 7"},
+        {"landed": '{"outcome": {"in": 2, "out": 1}}'},
+        {"approvals": "ap_1:quorum"},
+        {"timeline": " hibernating:1795869999999 x:y:z"},
+    ],
+    ids=lambda newer: next(iter(newer)),
+)
+async def test_a_record_is_shown_without_what_is_not_understood(
+    ledger: Ledger, redis: FakeAsyncRedis, newer: dict[str, str]
+) -> None:
+    await ledger.submit([make_spec(id="job"), make_spec("other", id="other")])
+    await redis.hset(Keys().job("job"), mapping=newer)
+
+    records = await ledger.get_many(["job", "other"])
+
+    assert [record.description for record in records] == ["do it", "other"]
+
+
+async def test_a_job_in_a_state_that_is_not_known_hides_no_other_job(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.submit([make_spec(id="job"), make_spec("other", id="other")])
+    await redis.hset(Keys().job("job"), "state", "paused")
+
+    assert [record.id for record in await ledger.get_many(["job", "other"])] == ["other"]
+    with pytest.raises(NotUnderstood, match="Job job is of another release"):
+        await ledger.get("job")
+
+
+async def test_a_job_whose_specification_cannot_be_read_is_still_its_owners(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.submit([make_spec(id="job", owner="ann", labels={"a": "b"})])
+    spec = '{"id":"job","root_id":"job","description":["x"],"labels":["a"]}'
+    await redis.hset(Keys().job("job"), "spec", spec)
+
+    assert (await ledger.get("job")).owner == "ann"
+    [account] = await ledger.accounts(["job"])
+    assert account.labels == {}
+
+
+async def _with_result(ledger: Ledger, redis: FakeAsyncRedis, **newer: Any) -> None:
+    await ledger.submit([make_spec(id="job")])
+    written = json.loads(make_result("job").model_dump_json()) | newer
+    await redis.hset(Keys().job("job"), "result", json.dumps(written))
+
+
+async def test_a_result_is_shown_without_what_is_not_understood_and_says_what_that_is(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    files = [{"path": "a", "change": "added"}, {"path": "b", "change": "cloned"}]
+    await _with_result(ledger, redis, files_modified=files, summary="x" * 9_000, verified=[1])
+
+    shown = await ledger.shown_result("job")
+
+    assert shown is not None
+    assert (shown.success, [file.path for file in shown.files_modified]) == (True, ["a"])
+    assert shown.not_understood == ("files_modified", "summary", "verified")
+    with pytest.raises(NotUnderstood):  # a parent's worker leaves its children to a newer one
+        await ledger.result("job")
+
+
+@pytest.mark.parametrize(
+    "newer", [{"changes": ["a", "b"]}, {"collection": "elsewhere"}, {"state": "paused"}]
+)
+async def test_a_result_is_not_believed_when_what_became_of_the_changes_is_not_understood(
+    ledger: Ledger, redis: FakeAsyncRedis, newer: dict[str, Any]
+) -> None:
+    await _with_result(ledger, redis, **newer)
+
+    with pytest.raises(NotUnderstood, match="The result of job job is of another release"):
+        await ledger.shown_result("job")
+
+
+async def test_what_another_release_counts_besides_does_not_hide_what_a_job_has_used(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.submit([make_spec(id="job")])
+    used = {"model_calls": "2", "reasoning_tokens": "9", "model_calls@m": "2", "gpu_hours@m": "0.5"}
+    await redis.hset(Keys().usage("job"), mapping=used)
+
+    [usage], [account] = await ledger.usage(["job"]), await ledger.accounts(["job"])
+
+    assert usage.model_calls == account.account.by_model["m"].model_calls == 2
+
+
+async def test_a_waiting_call_that_is_not_understood_can_only_be_rejected_and_hides_no_other(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    request = {
+        "agent": "a", "call_id": "1", "tool": "t", "arguments": {}, "sha256": "0", "id": "known",
+        "job_id": "job", "decisions": ["approve", "escalate"], "quorum": 3,
+    }  # fmt: skip
+    for number, (name, text) in enumerate(
+        {"newer": '{"v": 2}', "known": json.dumps(request)}.items()
+    ):
+        fields = {"job": "job", "request": text, "requested_at": "1000"}
+        await redis.hset(Keys().approval(name), mapping=fields)
+        await redis.zadd(Keys().approvals, {name: number})
+
+    newer, known = await ledger.approvals()
+
+    assert (newer.id, newer.job_id, newer.decisions) == ("newer", "job", ("reject",))
+    assert (known.tool, known.decisions) == ("t", ("approve",))
+
+
+OTHER_FORMS: dict[str, dict[str, str]] = {
+    "a list": {"type": "todos", "attempt": "1", "data": "[1]"},
+    "no JSON": {"type": "todos", "attempt": "1", "data": "packed"},
+    "no data": {"type": "todos", "attempt": "1", "blob": "x"},
+    "no attempt": {"type": "todos", "data": "{}"},
+    "no kind": {"kind": "todos", "attempt": "1", "data": "{}"},
+    "without its id": {"type": "tool.call", "attempt": "1", "data": '{"calls": []}'},
+    "an unknown state": {"type": "job.state", "attempt": "1", "data": '{"state": "paused"}'},
+}
+
+
+@pytest.mark.parametrize("entry", OTHER_FORMS.values(), ids=OTHER_FORMS)
+async def test_an_entry_of_another_form_is_passed_over_by_readers(
+    ledger: Ledger, redis: FakeAsyncRedis, entry: dict[str, str]
+) -> None:
+    await ledger.submit([make_spec(id="job")])
+    await redis.xadd(Keys().journal("job"), entry)
+
+    *_, event = await Journal(redis, Keys()).read("job")
+
+    assert str(event.type).endswith("(of another form)")
+    assert not event.ends_job
+    assert event_line(event)
+
+
+def test_limits_of_a_newer_form_have_their_defaults() -> None:
+    policy = '{"tree_jobs": {"default": 3}, "tenant_jobs": 7, "regions": {}}'
+
+    read = AdmissionPolicy.read(policy)
+
+    assert (read.tree_jobs, read.tenant_jobs) == (AdmissionPolicy().tree_jobs, 7)
+
+
 def _of_a_newer_tool(entry: dict[str, Any]) -> dict[str, Any]:
     data = json.loads(entry["data"])
     data["event"] = {"author": "a", "content": {"role": "model", "parts": [{"hologram": {"x": 1}}]}}
@@ -364,6 +509,18 @@ def _of_a_newer_tool(entry: dict[str, Any]) -> dict[str, Any]:
         (
             lambda entry: {**entry, "type": "thought"},
             "has an event that this release does not know: thought",
+        ),
+        (
+            lambda entry: {**entry, "data": '"packed"'},
+            r"has an event that this release does not know: model.reply \(of another form\)",
+        ),
+        (
+            lambda entry: {
+                **entry,
+                "type": "approval.resolved",
+                "data": '{"id": "ap_1", "decision": "escalate"}',
+            },
+            "has an event of a form that this release does not know: approval.resolved",
         ),
         (_of_a_newer_tool, "has a model.reply of a form that this release does not know"),
     ],
