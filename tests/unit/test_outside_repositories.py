@@ -439,6 +439,21 @@ async def test_submodules_of_a_clone_that_borrows_objects_work(tmp_path):
     assert workspace.limits == ()
 
 
+async def test_for_a_work_tree_that_was_moved_the_sentence_says_how_git_repairs_it(tmp_path):
+    root = linked(tmp_path).rename(tmp_path / "moved")
+    place = Place(tmp_path, root)
+
+    inside, workspace = await place.snapshot()
+
+    assert (inside / "a.txt").exists()
+    (limit,) = workspace.limits
+    repair = limit.rstrip(".").rpartition("git -C ")[2].split()
+    git(tmp_path, "-C", *repair)
+    inside, workspace = await place.snapshot()
+    assert workspace.limits == ()
+    assert "second" in git(inside, "log")
+
+
 async def test_a_linked_work_tree_in_its_own_repository_keeps_its_files(tmp_path):
     root = repository(tmp_path / "main")
     git(root, "worktree", "add", "-q", "-b", "wt", "trees/wt")
