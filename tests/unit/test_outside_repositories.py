@@ -306,10 +306,13 @@ async def test_submodules_of_an_ordinary_repository_still_work(tmp_path):
     repository(tmp_path / "library")
     root = repository(tmp_path / "main")
     git(root, "submodule", "add", "-q", str(tmp_path / "library"), "inner")
+    git(root, "config", "--unset", "submodule.inner.active")  # as of a recursive clone
 
     inside, workspace = await Place(tmp_path, root).snapshot()
 
     assert "second" in git(inside / "inner", "log", "--format=%s")
+    assert git(inside, "submodule", "status") == git(root, "submodule", "status")
+    assert "Entering 'inner'" in git(inside, "submodule", "foreach", "git status")
     assert workspace.limits == ()
 
 
