@@ -61,11 +61,11 @@ from .three_way import (
     ChangesCollide,
     How,
     MergeTexts,
+    in_order,
     is_executable,
     is_same,
     merge_texts_by,
     settle,
-    without_nesting,
 )
 from .workspace import Workspace
 
@@ -137,8 +137,7 @@ class FolderMerge:
         paths = {path for file in self.bundle.changes.files for path in (file.path, file.from_path)}
         if any(path and posixpath.basename(path) == ATTRIBUTES_FILE for path in paths):
             _ = self._rules  # read before the job's changes of them are in
-        # Removals come first: a file may replace a directory, and a directory a file.
-        files = [part for file in self.bundle.changes.files for part in without_nesting(file)]
+        files = in_order(self.bundle.changes.files)
         for file in files:
             if file.after is None and not _was_directory(file):
                 self._report(file, self._remove)
@@ -278,13 +277,14 @@ class FolderMerge:
         """Move the file at the old path, with the changes of both sides."""
         before, after = _required(file.before), _required(file.after)
         old_path = file.from_path or ""
-        old, new = self.folder.find(old_path), self.folder.find(file.path)
+        old = self._moved_from(old_path)
         if old is None:  # renamed here as well, or merged before
             return self._write(file)
         settled = settle(before, after, old, self._content, self._merge_texts(file.path))
         content = old.content if settled.content is None else settled.content
         if content is None:
             raise ChangesCollide("binary", "The entry at the old path is not a file to move.")
+        new = self._here(file.path, None, after)
         if new is None:
             self._put(file.path, after, content, settled.mode, None)
         elif (new.kind, new.sha256) != ("file", hashlib.sha256(content).hexdigest()):
@@ -292,6 +292,17 @@ class FolderMerge:
         self.folder.remove(old_path, old)
         self.emptied.add(posixpath.dirname(old_path))
         return "taken" if is_same(before, old) else "merged"
+
+    def _moved_from(self, path: str) -> Found | None:
+        """Return the file at the old path of a rename; None if it is gone.
+
+        Then a directory, or a link to one, may have taken its place.
+        """
+        check_path(path)
+        with suppress(PathRefused):  # it leads through a link
+            found = self.folder.find(path)
+            return None if found is not None and found.kind == "directory" else found
+        return None
 
     def _remove(self, file: ChangedFile) -> How:
         ours = self.folder.find(file.path)

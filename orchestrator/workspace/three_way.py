@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Literal
 
@@ -185,11 +186,55 @@ def _merge_mode(before: FileVersion | None, after: FileVersion, ours: Found) -> 
     return ours.mode | ((ours.mode & _READ_BITS) >> 2)
 
 
-def without_nesting(file: ChangedFile) -> Iterator[ChangedFile]:
-    """Split a rename from `a` to `a/b`, or back, into two changes: both paths cannot coexist."""
-    old, new = file.from_path, file.path
-    if old is None or not (new.startswith(f"{old}/") or old.startswith(f"{new}/")):
+def in_order(files: Iterable[ChangedFile]) -> list[ChangedFile]:
+    """Return changes in an order in which each finds its path free.
+
+    A file may replace a directory, and a directory a file. So removals come first, and a file moves
+    away before another one takes a path above or below its own. Where files wait for each other, as
+    those of a directory that has changed places with a file, each rename becomes a removal and an
+    addition.
+    """
+    changes = list(files)
+    while True:
+        try:
+            writes = TopologicalSorter(_in_the_way(changes)).static_order()
+            ordered = [changes[number] for number in writes]
+        except CycleError as error:
+            tangled = set(error.args[1])
+            changes = [
+                part
+                for number, file in enumerate(changes)
+                for part in (_split(file) if number in tangled else (file,))
+            ]
+        else:
+            return [*(file for file in changes if file.after is None), *ordered]
+
+
+def _in_the_way(changes: Sequence[ChangedFile]) -> dict[int, list[int]]:
+    """Return the number of each change that writes -> those of the renames that come before it."""
+    moved = {file.from_path: number for number, file in enumerate(changes) if file.from_path}
+    below: dict[str, list[int]] = {}
+    for path, number in moved.items():
+        for above in _above(path):
+            below.setdefault(above, []).append(number)
+    return {
+        number: [moved[above] for above in _above(file.path) if above in moved]
+        + below.get(file.path, [])
+        for number, file in enumerate(changes)
+        if file.after is not None
+    }
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the directories that a path is in, without the folder itself."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _split(file: ChangedFile) -> Iterator[ChangedFile]:
+    """Split a rename into a removal and an addition."""
+    if file.from_path is None:
         yield file
         return
-    yield ChangedFile(path=old, change=ChangeKind.DELETED, before=file.before)
-    yield ChangedFile(path=new, change=ChangeKind.ADDED, after=file.after)
+    yield ChangedFile(path=file.from_path, change=ChangeKind.DELETED, before=file.before)
+    yield ChangedFile(path=file.path, change=ChangeKind.ADDED, after=file.after)

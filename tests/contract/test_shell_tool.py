@@ -48,6 +48,21 @@ async def test_a_failed_command_has_its_exit_code_and_what_it_said(shell: Tools)
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "code"), [("KILL", 137), ("SEGV", 139), ("TERM", 143), ("PIPE", 141)]
+)
+async def test_a_command_that_a_signal_killed_says_which_one(
+    shell: Tools, name: str, code: int
+) -> None:
+    killed = await shell.execute(command=f"echo out; kill -{name} $$")
+    assert killed == {
+        "status": "error",
+        "output": f"out\n\n[The command was killed by SIG{name}, signal {code - 128}.]",
+        "exit_code": code,
+        "truncated": False,
+    }
+
+
 async def test_a_command_over_its_time_is_killed_with_everything_that_it_started(
     shell: Tools,
 ) -> None:

@@ -67,6 +67,31 @@ async def test_a_fork_bomb_is_bounded_and_leaves_nothing(provider: DockerProvide
         assert int(after.output) <= 5
 
 
+async def test_a_fork_bomb_in_the_background_ends_when_the_next_command_finds_no_room(
+    provider: DockerProvider,
+) -> None:
+    code = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        open("/tmp/full", "w").close()
+        time.sleep(0.01)
+"""
+    async with provider.open(spec_with(pids=64)) as sandbox:
+        await sandbox.write_bytes("/tmp/bomb.py", code.encode())
+        wait = "until [ -e /tmp/full ]; do :; done"
+        bomb = await sandbox.run(Command(argv=f"python3 /tmp/bomb.py & {wait}"))
+        after = await sandbox.run(Command(argv="echo alive; ls -d /proc/[0-9]* | wc -l"))
+
+        assert bomb.left_running
+        said, alive, count = after.output.decode().splitlines()
+        assert "too many processes" in said
+        assert (after.exit_code, alive) == (0, "alive")
+        assert int(count) <= 5
+
+
 @pytest.mark.asyncio(loop_scope="function")
 @pytest.mark.slow
 async def test_where_disks_are_watched_a_job_that_writes_too_much_is_ended_and_its_changes_stay(

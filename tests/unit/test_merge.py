@@ -296,6 +296,64 @@ async def test_a_file_may_move_into_a_directory_of_its_own_name_and_back(tmp_pat
     assert (tmp_path / new).read_bytes() == LINES
 
 
+TAKEN_PLACES = {
+    "a file takes the place of a folder that moves": {"one": "deep", "deep/d/f": "far/d/f"},
+    "a folder takes the place of a file that moves": {"one": "x", "deep/d/f": "one/d/f"},
+    "a folder takes the place of a file that moves below it": {"one": "one/main", "deep/d/f": "x"},
+    "a file and a folder change places": {"one": "deep", "deep/d/f": "one/d/f", "deep/g": "one/g"},
+    "each takes the place of the next": {"one": "deep", "deep/d/f": "two/f", "two": "three/two/x"},
+    "files move below each other's names": {"one": "two/x", "two": "one/x"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("moves", TAKEN_PLACES.values(), ids=TAKEN_PLACES)
+async def test_what_moves_away_makes_room_for_what_takes_its_place(tmp_path, moves):
+    (tmp_path / "deep/d").mkdir(parents=True)
+    for old in moves:
+        (tmp_path / old).write_bytes(b"of %s\n" % old.encode())
+    bundle = BundleBuilder()
+    for old, new in moves.items():
+        content = bundle.file(b"of %s\n" % old.encode())
+        bundle.rename(old, new, content, content)
+
+    report = await merged(tmp_path, bundle)
+
+    assert report.complete
+    files = {
+        path: content for path, (kind, _, content) in tree_of(tmp_path).items() if kind == "file"
+    }
+    assert files == {new: b"of %s\n" % old.encode() for old, new in moves.items()}
+
+
+async def test_a_link_takes_the_place_of_a_folder_that_moves(tmp_path):
+    (tmp_path / "deep/d").mkdir(parents=True)
+    (tmp_path / "deep/d/f").write_bytes(LINES.replace(b"one", b"ONE"))
+    bundle = BundleBuilder()
+    after = bundle.file(LINES.replace(b"five", b"FIVE"))
+    bundle.rename("deep/d/f", "real/d/f", bundle.file(LINES), after)
+
+    report = await merged(tmp_path, bundle.add("deep", bundle.link("real")))
+
+    assert report.complete
+    assert (tmp_path / "deep").readlink() == Path("real")
+    assert (tmp_path / "deep/d/f").read_bytes() == b"ONE\ntwo\nthree\nfour\nFIVE\n"
+
+
+async def test_what_stays_in_the_way_of_a_rename_is_a_conflict(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for path, content in {"one": b"1\n", "deep/f": LINES, "deep/mine": b"mine\n"}.items():
+        (tmp_path / path).write_bytes(content)
+    bundle = BundleBuilder()
+    bundle.rename("one", "deep", bundle.file(b"1\n"), bundle.file(b"1\n"))
+    bundle.rename("deep/f", "far/f", bundle.file(LINES), bundle.file(LINES))
+
+    report = await merged(tmp_path, bundle)
+
+    assert kinds(report) == {"deep": "rename"}
+    assert (tmp_path / "one").read_bytes() == b"1\n"
+    assert (tmp_path / "deep/mine").read_bytes() == b"mine\n"
+
+
 async def test_the_executable_bit_is_merged_apart_from_content(tmp_path):
     (tmp_path / "a").write_bytes(b"mine\n")
     (tmp_path / "a").chmod(0o640)

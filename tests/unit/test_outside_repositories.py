@@ -306,10 +306,13 @@ async def test_submodules_of_an_ordinary_repository_still_work(tmp_path):
     repository(tmp_path / "library")
     root = repository(tmp_path / "main")
     git(root, "submodule", "add", "-q", str(tmp_path / "library"), "inner")
+    git(root, "config", "--unset", "submodule.inner.active")  # as of a recursive clone
 
     inside, workspace = await Place(tmp_path, root).snapshot()
 
     assert "second" in git(inside / "inner", "log", "--format=%s")
+    assert git(inside, "submodule", "status") == git(root, "submodule", "status")
+    assert "Entering 'inner'" in git(inside, "submodule", "foreach", "git status")
     assert workspace.limits == ()
 
 
@@ -437,6 +440,21 @@ async def test_submodules_of_a_clone_that_borrows_objects_work(tmp_path):
 
     assert "second" in git(inside / "inner", "log", "--format=%s")
     assert workspace.limits == ()
+
+
+async def test_for_a_work_tree_that_was_moved_the_sentence_says_how_git_repairs_it(tmp_path):
+    root = linked(tmp_path).rename(tmp_path / "moved")
+    place = Place(tmp_path, root)
+
+    inside, workspace = await place.snapshot()
+
+    assert (inside / "a.txt").exists()
+    (limit,) = workspace.limits
+    repair = limit.rstrip(".").rpartition("git -C ")[2].split()
+    git(tmp_path, "-C", *repair)
+    inside, workspace = await place.snapshot()
+    assert workspace.limits == ()
+    assert "second" in git(inside, "log")
 
 
 async def test_a_linked_work_tree_in_its_own_repository_keeps_its_files(tmp_path):

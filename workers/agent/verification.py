@@ -116,13 +116,15 @@ async def run_verification(
     seconds = max(ends_at - elapsed_clock(), SHORTEST_SECONDS)
     with span("verify") as verifying:
         ended = await sandbox.run(Command(argv=command, timeout_seconds=seconds, env=env))
-        verifying.note(exit_code=ended.exit_code)
+        verifying.note(exit_code=ended.shell_code)
     is_cut = ended.total_bytes > len(ended.output)
     kept = ended.output[ended.head_bytes :] if is_cut else ended.output
     text = kept.decode(errors="replace")
+    if ended.killed_by:
+        text += f"\n[{ended.killed_by}]"
     return Verification(
         command=command,
-        exit_code=ended.exit_code,
+        exit_code=ended.shell_code,
         output_tail=text[-MAX_TAIL_CHARACTERS:],
         seconds=round(ended.seconds, 3),
     ).with_output(KnownOutput(text, is_cut=is_cut))

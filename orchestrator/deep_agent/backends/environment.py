@@ -46,7 +46,7 @@ class BackendEnvironment(BaseEnvironment):
         seconds = MAX_COMMAND_SECONDS if timeout is None else timeout
         ended = await self._backend.execute(command, seconds, MAX_OUTPUT_BYTES)
         return ExecutionResult(
-            exit_code=ended.exit_code, stdout=ended.text, timed_out=ended.timed_out
+            exit_code=ended.shell_code, stdout=ended.text, timed_out=ended.timed_out
         )
 
     async def read_file(self, path: Path) -> bytes:

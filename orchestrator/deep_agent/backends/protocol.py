@@ -12,6 +12,7 @@ A new backend is finished when it passes `tests/contract` as one of the backends
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -98,7 +99,7 @@ class Execution:
     """The outcome of a command that ran, with any exit code."""
 
     exit_code: int
-    """-N when signal N killed it; 127 when it could not be started."""
+    """-N when signal N killed it (see `shell_code`); 127 when it could not be started."""
     output: bytes
     """Standard output, including error output unless that was requested separately."""
     error_output: bytes = b""
@@ -132,6 +133,26 @@ class Execution:
             line_ends=self.line_ends,
             file=self.output_file,
         )
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code as a shell reports it: 128+N when signal N killed the command."""
+        return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
+
+    @property
+    def killed_by(self) -> str:
+        """The sentence that names the signal which killed the command; empty when none did.
+
+        Also empty when its time was over. A shell that is killed itself says nothing.
+        """
+        if self.exit_code >= 0 or self.timed_out:
+            return ""
+        number = -self.exit_code
+        try:
+            name = f"{signal.Signals(number).name}, signal {number}"
+        except ValueError:
+            name = f"signal {number}"
+        return f"The command was killed by {name}."
 
     @property
     def truncated(self) -> bool:

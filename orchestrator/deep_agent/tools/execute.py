@@ -152,10 +152,12 @@ def with_ended_processes(event: Event) -> Event:
 
 def execution_result(execution: Execution, timeout: float) -> dict[str, Any]:
     """Return the tool's result for a command that ended, or was ended after `timeout` seconds."""
-    output, exit_code = execution.text, execution.exit_code
+    output, exit_code = execution.text, execution.shell_code
     if execution.timed_out:
         head = f"Command timed out after {float(timeout)}s"
         output, exit_code = f"{head}\n{output}" if output else head, -1
+    if execution.killed_by:
+        output += f"\n[{execution.killed_by}]"
     if execution.out_of_memory:
         output += "\n[The memory limit was reached and the kernel killed a process of the command.]"
     if execution.notice:

@@ -135,6 +135,8 @@ def fresh_configuration(
 ) -> bytes:
     """Return a new configuration with the settings that a repository's data needs, and its remotes.
 
+    A submodule is active, as Git takes one with a URL, although its URL may not be carried.
+
     Args:
         content: The configuration.
         without: Names of values that are left out.
@@ -150,6 +152,8 @@ def fresh_configuration(
         section, _, rest = name.partition(".")
         subsection, _, key = rest.rpartition(".")
         kept = None if is_of_work_tree else _kept(section, key, value)
+        if (section, key, kept) == ("submodule", "url", None) and not is_of_work_tree:
+            key, kept = "active", values.get(f"{section}.{subsection}.active", "true")
         if kept and _SAFE.fullmatch(kept) and _SAFE.fullmatch(subsection):
             lines += [f'[{section} "{subsection}"]', f"\t{key} = {kept}"]
     return ("\n".join(lines) + "\n").encode()
@@ -189,6 +193,8 @@ def _kept(section: str, key: str, value: str) -> str | None:
             return value
         case ("remote", "promisor"):
             return value if value == "true" else None
+        case ("submodule", "active"):
+            return value if value in {"true", "false"} else None
     return None
 
 

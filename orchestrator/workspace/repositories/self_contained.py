@@ -150,9 +150,15 @@ def _require_trusted(repository: Repository) -> None:
     places = [(git_dir / named).parent] if named else []
     places += [git_dir / own] if own else []
     if work_tree.resolve() not in (place.resolve() for place in places):
+        # Of a linked work tree, `config` would change the configuration that all of them share.
+        is_linked = repository.common_dir != git_dir
+        remedy = (
+            f"git -C {work_tree} worktree repair"
+            if is_linked
+            else f"git --git-dir {git_dir} config core.worktree {work_tree}"
+        )
         raise RepositoryUnreadable(
-            f"{git_dir} does not name {work_tree} as its work tree; if it is: "
-            f"git --git-dir {git_dir} config core.worktree {work_tree}"
+            f"{git_dir} does not name {work_tree} as its work tree; if it is: {remedy}"
         )
 
 

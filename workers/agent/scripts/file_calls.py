@@ -127,7 +127,7 @@ class FileCalls:
             )
         )
         output = ended.output.decode(errors="replace")
-        return SettledCall(call, Ran(ended.exit_code == 0, ended.exit_code, output))
+        return SettledCall(call, Ran(ended.exit_code == 0, ended.shell_code, output))
 
 
 def matches(path: str, pattern: str) -> bool:

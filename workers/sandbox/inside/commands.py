@@ -54,6 +54,10 @@ command."""
 _STOP_ROUNDS = 50
 """After so many rounds of stopping new processes, they are started faster than they can be found:
 one by one that takes two or three."""
+_MADE_ROOM = (
+    b"[There were too many processes to start another one, so those that earlier commands left "
+    b"running were killed.]\n"
+)
 _WORKSPACE = "/workspace"
 _PAGE_BYTES = 4096
 """The least that a file takes."""
@@ -223,24 +227,34 @@ class Run:
         stdin: int,
         environment: dict[str, str],
         shell: tuple[str, ...],
+        make_room: Callable[[], bool],
     ) -> None:
         """Start it; on failure the output has the reason and the exit code is 127.
 
-        The `stdin` of a live one is a socket, which is its output as well.
+        The `stdin` of a live one is a socket, which is its output as well. Where there are too many
+        processes for another one, `make_room` ends some, and returns whether it could.
         """
         argv = arguments["argv"]
         errors = self.errors or self.output
+        start = partial(
+            subprocess.Popen,
+            [*shell, argv] if isinstance(argv, str) else argv,
+            stdin=stdin,
+            stdout=stdin if self.is_live else self.output.write_end,
+            stderr=errors.write_end,
+            cwd=arguments["cwd"],
+            env=environment,
+            start_new_session=True,
+            close_fds=False,  # every descriptor of ours is closed by exec
+        )
         try:
-            process = subprocess.Popen(  # noqa: S603 - running the job's commands is the purpose
-                [*shell, argv] if isinstance(argv, str) else argv,
-                stdin=stdin,
-                stdout=stdin if self.is_live else self.output.write_end,
-                stderr=errors.write_end,
-                cwd=arguments["cwd"],
-                env=environment,
-                start_new_session=True,
-                close_fds=False,  # every descriptor of ours is closed by exec
-            )
+            try:
+                process = start()
+            except BlockingIOError:
+                if not make_room():
+                    raise
+                errors.kept.add(_MADE_ROOM)
+                process = start()
             self.pid, process.returncode = process.pid, 0  # its status is taken by `Commands.reap`
         except (OSError, ValueError, IndexError, TypeError, subprocess.SubprocessError) as error:
             what = getattr(error, "filename", None) or (
@@ -315,12 +329,22 @@ class Commands:
         # the kernel is to kill the job's processes, not this one
         _write_oom_score(self._oom_score, b"800")
         try:
-            run.spawn(arguments, stdin, environment, self._shell)
+            run.spawn(arguments, stdin, environment, self._shell, self._make_room)
         finally:
             _write_oom_score(self._oom_score, b"0")
             os.close(stdin)
         for pipe in run.pipes:
             self._loop.watch(pipe.descriptor, partial(self._on_output, run, pipe))
+
+    def _make_room(self) -> bool:
+        """End what ended commands have left running, if no other command runs; return whether so.
+
+        Otherwise a job whose processes multiply could start nothing any more, not even `kill`.
+        """
+        if not self._is_init or len(self._runs) > 1:
+            return False
+        self._kill_everything()
+        return True
 
     def stop(self, number: int) -> None:
         """Stop the command of a request, if it still runs."""
