@@ -199,7 +199,8 @@ async def _called_in_thread(work: Callable[[], Any]) -> Any:
     def call() -> None:
         try:
             outcome.set_result(context.run(work))
-        except StopIteration as error:  # no future takes it
+        except (StopIteration, KeyboardInterrupt) as error:
+            # No future takes the first; the second is no person's: theirs reaches the main thread.
             outcome.set_exception(RuntimeError(f"The tool raised {error!r}."))
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             outcome.set_exception(error)
@@ -224,17 +225,27 @@ async def _ended_by_cancellation(work: Coroutine[Any, Any, T], tool: str) -> T:
             await asyncio.wait([call], timeout=SECONDS_TO_END)
             if not call.done():
                 log.warning("a tool continues after it was cancelled", tool=tool)
+        elif not _is_being_cancelled():  # it raised this itself, or something in it was cancelled
+            raise RuntimeError("The tool was cancelled from within.") from None
         raise
 
 
-async def _without_exit(work: Coroutine[Any, Any, T]) -> T:
-    """Await a tool's call; that it wants to end the process is an error of the tool.
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
-    In a task, SystemExit ends the event loop and everything that runs in it.
+
+async def _without_exit(work: Coroutine[Any, Any, T]) -> T:
+    """Await a tool's call; whatever it raises to end more than itself is an error of the tool.
+
+    In a task, SystemExit ends the event loop and everything that runs in it, and ADK knows no
+    error but an Exception.
     """
     try:
         return await work
-    except SystemExit as error:
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         raise RuntimeError(f"The tool raised {error!r}.") from error
 
 

@@ -22,12 +22,11 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
-from ..valid_text import clean, clean_text
+from ..valid_text import clean_text
 from . import prompts
-from .messages import event_with_call, list_parts, text_of
+from .messages import list_parts, text_of
 from .middleware import Middleware
 from .models.replies import (
-    CLEANED_CALLS,
     UNUSABLE_REPLY,
     clean_part,
     clean_reply,
@@ -37,7 +36,6 @@ from .models.replies import (
 from .models.tokens import reply_usage
 from .prompts import (
     MALFORMED_REPLY,
-    REPLACED_CHARACTERS,
     TOO_MANY_CALLS,
     output_prompt,
 )
@@ -184,8 +182,15 @@ class ToolErrors(Middleware):
             return None
         if type(tool) is BaseTool:
             return None  # an unknown tool: ADK's own message lists the tools that exist
-        text = clean_text(f"{type(error).__name__}: {error}")[:MAX_ERROR_CHARACTERS]
+        text = clean_text(f"{type(error).__name__}: {_words_of(error)}")[:MAX_ERROR_CHARACTERS]
         return error_result(f"{tool.name} failed: {text}")
+
+
+def _words_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the class of the error is anybody's
+        return "it has no text"
 
 
 def _fault(response: LlmResponse) -> _Fault | None:
@@ -332,28 +337,3 @@ class ValidText(Middleware):
         del callback_context
         clean_reply(llm_response)
         return None
-
-    async def after_tool(
-        self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
-    ) -> dict[str, Any] | None:
-        """Clean a tool's result, and add a note if the call came with replaced characters."""
-        del tool, args
-        if not isinstance(tool_response, dict):
-            return None  # it cannot be changed in place: see `Eviction`
-        cleaned = clean(tool_response)
-        if cleaned is not tool_response:
-            tool_response.clear()
-            tool_response.update(cleaned)
-        if _is_cleaned_call(tool_context):
-            notes = [tool_response.get("note"), REPLACED_CHARACTERS]
-            tool_response["note"] = " ".join(str(note) for note in notes if note)
-        return None
-
-
-def _is_cleaned_call(context: ToolContext) -> bool:
-    event = event_with_call(context.session.events, str(context.function_call_id))
-    positions = (event.custom_metadata or {}).get(CLEANED_CALLS) if event is not None else None
-    if event is None or not positions:
-        return False
-    ids = [call.id for call in event.get_function_calls()]
-    return any(ids[each] == context.function_call_id for each in positions if each < len(ids))
