@@ -117,6 +117,14 @@ def clean(value: Any) -> Any:
     return value
 
 
+def words_of(error: BaseException) -> str:
+    """Return what an exception of anybody's class says; empty if its class cannot say it."""
+    try:
+        return clean_text(str(error))
+    except Exception:  # noqa: BLE001 - the class is anybody's
+        return ""
+
+
 def not_utf_8(error: UnicodeDecodeError) -> str:
     """Return a sentence for the owner of a file that is not UTF-8."""
     line = error.object.count(b"\n", 0, error.start) + 1

@@ -22,7 +22,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
-from ..valid_text import clean_text
+from ..valid_text import words_of
 from . import prompts
 from .messages import list_parts, text_of
 from .middleware import Middleware
@@ -182,15 +182,8 @@ class ToolErrors(Middleware):
             return None
         if type(tool) is BaseTool:
             return None  # an unknown tool: ADK's own message lists the tools that exist
-        text = clean_text(f"{type(error).__name__}: {_words_of(error)}")[:MAX_ERROR_CHARACTERS]
+        text = f"{type(error).__name__}: {words_of(error)}"[:MAX_ERROR_CHARACTERS]
         return error_result(f"{tool.name} failed: {text}")
-
-
-def _words_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # the class of the error is anybody's
-        return "it has no text"
 
 
 def _fault(response: LlmResponse) -> _Fault | None:
