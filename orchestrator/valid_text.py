@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -152,12 +152,12 @@ def count_values(data: bytes, most: int) -> int:
     return sum(map(_STRING.sub(b"", data).count, _SIGNS))
 
 
-def unused_key(key: Any, taken: set[Any]) -> Any:
-    """Return a key that is not taken: this one, or the first with a number that is not."""
+def unused_key(key: Any, taken: Collection[Any], form: str = "{key} ({number})") -> Any:
+    """Return a key that is not taken: this one, or the first of this form that is not."""
     number, unused = 1, key
     while unused in taken:
         number += 1
-        unused = f"{key} ({number})"
+        unused = form.format(key=key, number=number)
     return unused
 
 

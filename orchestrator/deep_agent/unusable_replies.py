@@ -22,7 +22,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
-from ..valid_text import words_of
+from ..valid_text import unused_key, words_of
 from . import prompts
 from .messages import list_parts, text_of
 from .middleware import Middleware
@@ -326,7 +326,23 @@ class ValidText(Middleware):
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Clean a reply, in case that its model is not one of ours."""
-        del callback_context
+        """Clean a reply, in case that its model is not one of ours, and tell its calls apart."""
         clean_reply(llm_response)
+        if not llm_response.partial:
+            _tell_apart(llm_response, callback_context.session.events)
         return None
+
+
+def _tell_apart(response: LlmResponse, events: Sequence[Event]) -> None:
+    """Give calls with an id that the conversation already has another one, in place.
+
+    Some models number the calls of each reply from 0, or give all the same id. A result belongs to
+    the call with its id, and services refuse a conversation in which that is not one.
+    """
+    if response.content is None or not (calls := response.get_function_calls()):
+        return
+    taken = {call.id for event in events for call in event.get_function_calls()}
+    for call in calls:
+        if call.id:
+            call.id = unused_key(call.id, taken, "{key}_{number}")
+            taken.add(call.id)
