@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -144,6 +144,15 @@ def count_values(data: bytes, most: int) -> int:
     return sum(map(_STRING.sub(b"", data).count, _SIGNS))
 
 
+def unused_key(key: Any, taken: Collection[Any], form: str = "{key} ({number})") -> Any:
+    """Return a key that is not taken: this one, or the first of this form that is not."""
+    number, unused = 1, key
+    while unused in taken:
+        number += 1
+        unused = form.format(key=key, number=number)
+    return unused
+
+
 def _clean_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     pairs = [(key, clean(key), inner, clean(inner)) for key, inner in value.items()]
     if all(key is new_key and inner is new for key, new_key, inner, new in pairs):
@@ -151,15 +160,7 @@ def _clean_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     taken = {key for key, new_key, _, _ in pairs if new_key is key}
     cleaned: dict[Any, Any] = {}
     for key, new_key, _, new in pairs:
-        unique = new_key if new_key is key else _unused(new_key, taken)
+        unique = new_key if new_key is key else unused_key(new_key, taken)
         taken.add(unique)
         cleaned[unique] = new
     return cleaned
-
-
-def _unused(key: Any, taken: set[Any]) -> Any:
-    number, unused = 1, key
-    while unused in taken:
-        number += 1
-        unused = f"{key} ({number})"
-    return unused

@@ -70,6 +70,7 @@ from .permissions import Permission, PermissionGate
 from .skills import Skills
 from .structured_output import OutputSchema, OutputType
 from .tool import CheckedTool
+from .tool_results import JsonResults
 from .tools.execute import ExecuteTool
 from .tools.filesystem import FilesystemTools
 from .tools.images import ImagesInView
@@ -261,8 +262,8 @@ class Assembly:
                 [*self._built_in, *self._delegation, *self.middleware],
                 self._own_tools,
             ),
+            JsonResults(),
             BoundedResults(self.max_result_tokens, [tool.name for tool in self._chosen]),
-            # It replaces results, and those after it do not get a result that is replaced.
             Eviction([tool.name for tool in self._chosen]),
         ]
 

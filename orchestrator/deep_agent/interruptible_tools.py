@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, TypeVar, get_type_hints
 from weakref import WeakKeyDictionary
 
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
@@ -102,9 +103,25 @@ class _Interruptible(BaseTool):
         return self._made
 
 
+class _WithOwnRequest(_Interruptible):
+    """The methods of such a tool that also changes requests itself."""
+
+    async def process_llm_request(
+        self, *, tool_context: ToolContext, llm_request: LlmRequest
+    ) -> None:
+        """Change a request; a tool that fails leaves it as it is then, and costs nothing else."""
+        try:
+            await super().process_llm_request(tool_context=tool_context, llm_request=llm_request)
+        except Exception as error:  # noqa: BLE001 - of anybody's tool
+            kind = type(error).__name__
+            log.warning("a tool did not prepare a request", tool=self.name, error=kind)
+
+
 @functools.lru_cache(maxsize=256)
 def _interruptible_class(tool_class: type[BaseTool]) -> type[BaseTool]:
-    return type(tool_class.__name__, (_Interruptible, tool_class), {})
+    is_plain = tool_class.process_llm_request is BaseTool.process_llm_request
+    methods = _Interruptible if is_plain else _WithOwnRequest
+    return type(tool_class.__name__, (methods, tool_class), {})
 
 
 def _off_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,7 +217,8 @@ async def _called_in_thread(work: Callable[[], Any]) -> Any:
     def call() -> None:
         try:
             outcome.set_result(context.run(work))
-        except StopIteration as error:  # no future takes it
+        except (StopIteration, KeyboardInterrupt) as error:
+            # No future takes the first; the second is no person's: theirs reaches the main thread.
             outcome.set_exception(RuntimeError(f"The tool raised {error!r}."))
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             outcome.set_exception(error)
@@ -235,13 +253,16 @@ async def _ended_by_cancellation(work: Coroutine[Any, Any, T], tool: str) -> T:
 
 
 async def _without_exit(work: Coroutine[Any, Any, T]) -> T:
-    """Await a tool's call; that it wants to end the process is an error of the tool.
+    """Await a tool's call; whatever it raises to end more than itself is an error of the tool.
 
-    In a task, SystemExit ends the event loop and everything that runs in it.
+    In a task, SystemExit ends the event loop and everything that runs in it, and ADK knows no
+    error but an Exception.
     """
     try:
         return await work
-    except SystemExit as error:
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         raise RuntimeError(f"The tool raised {error!r}.") from error
 
 

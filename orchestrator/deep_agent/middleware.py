@@ -1,8 +1,9 @@
 """Middleware: one ability of a deep agent, with tools, instructions and hooks.
 
-A middleware overrides the hooks that it needs. `create.py` lists an agent's middleware in order.
-ADK calls one hook of all of them in that order until one returns a value other than None, so a
-middleware that only observes returns None.
+A middleware overrides the hooks that it needs. `assembly.py` lists an agent's middleware in order.
+One hook of all of them is called in that order until one returns a value other than None, so a
+middleware that only observes returns None. `after_tool` is always called of all of them: each gets
+the result that the one before it returned.
 """
 
 from __future__ import annotations
@@ -149,13 +150,14 @@ than the call."""
 
 _HOOKS = (
     *("before_agent", "before_model", "after_model", "on_model_error"),
-    *("before_tool", "after_tool", "on_tool_error"),
+    *("before_tool", "on_tool_error"),
 )
 
 
 def callbacks(stack: Sequence[Middleware]) -> dict[str, Any]:
     """Return an agent's callbacks, which call the methods that override a hook."""
     found = {f"{hook}_callback": _joined(_overriding(stack, hook)) for hook in _HOOKS}
+    found["after_tool_callback"] = _passed_on(_overriding(stack, "after_tool"))
     more = {f"{hook}_callback": _overriding(stack, hook) for hook in ("before_step", "after_tools")}
     return {**found, **more}
 
@@ -174,5 +176,22 @@ def _joined(hooks: Sequence[Hook]) -> list[Hook]:
                 return result
         return None
 
+    return _one_callback(run, hooks)
+
+
+def _passed_on(hooks: Sequence[Hook]) -> list[Hook]:
+    """Return one callback for all, each of which gets the result that the one before it made."""
+
+    async def run(*, tool_response: Any, **arguments: Any) -> Any:
+        result = tool_response
+        for hook in hooks:
+            if (changed := await hook(tool_response=result, **arguments)) is not None:
+                result = changed
+        return None if result is tool_response else result
+
+    return _one_callback(run, hooks)
+
+
+def _one_callback(run: Hook, hooks: Sequence[Hook]) -> list[Hook]:
     run.__signature__ = _ANY_ARGUMENTS  # type: ignore[attr-defined] # what `inspect` looks for
     return [run] if hooks else []

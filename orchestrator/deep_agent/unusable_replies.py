@@ -23,13 +23,12 @@ from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
 from ..shortening import error_text
-from ..valid_text import clean, clean_text
+from ..valid_text import clean_text, unused_key
 from . import prompts
-from .messages import event_with_call, list_parts, text_of
+from .messages import list_parts, text_of
 from .middleware import Middleware
 from .models.errors import without_keys
 from .models.replies import (
-    CLEANED_CALLS,
     UNUSABLE_REPLY,
     clean_part,
     clean_reply,
@@ -39,7 +38,6 @@ from .models.replies import (
 from .models.tokens import reply_usage
 from .prompts import (
     MALFORMED_REPLY,
-    REPLACED_CHARACTERS,
     TOO_MANY_CALLS,
     output_prompt,
 )
@@ -330,32 +328,23 @@ class ValidText(Middleware):
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Clean a reply, in case that its model is not one of ours."""
-        del callback_context
+        """Clean a reply, in case that its model is not one of ours, and tell its calls apart."""
         clean_reply(llm_response)
-        return None
-
-    async def after_tool(
-        self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
-    ) -> dict[str, Any] | None:
-        """Clean a tool's result, and add a note if the call came with replaced characters."""
-        del tool, args
-        if not isinstance(tool_response, dict):
-            return None  # it cannot be changed in place: see `Eviction`
-        cleaned = clean(tool_response)
-        if cleaned is not tool_response:
-            tool_response.clear()
-            tool_response.update(cleaned)
-        if _is_cleaned_call(tool_context):
-            notes = [tool_response.get("note"), REPLACED_CHARACTERS]
-            tool_response["note"] = " ".join(str(note) for note in notes if note)
+        if not llm_response.partial:
+            _tell_apart(llm_response, callback_context.session.events)
         return None
 
 
-def _is_cleaned_call(context: ToolContext) -> bool:
-    event = event_with_call(context.session.events, str(context.function_call_id))
-    positions = (event.custom_metadata or {}).get(CLEANED_CALLS) if event is not None else None
-    if event is None or not positions:
-        return False
-    ids = [call.id for call in event.get_function_calls()]
-    return any(ids[each] == context.function_call_id for each in positions if each < len(ids))
+def _tell_apart(response: LlmResponse, events: Sequence[Event]) -> None:
+    """Give calls with an id that the conversation already has another one, in place.
+
+    Some models number the calls of each reply from 0, or give all the same id. A result belongs to
+    the call with its id, and services refuse a conversation in which that is not one.
+    """
+    if response.content is None or not (calls := response.get_function_calls()):
+        return
+    taken = {call.id for event in events for call in event.get_function_calls()}
+    for call in calls:
+        if call.id:
+            call.id = unused_key(call.id, taken, "{key}_{number}")
+            taken.add(call.id)

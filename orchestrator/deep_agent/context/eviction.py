@@ -18,10 +18,8 @@ from uuid import uuid4
 from google.adk.events import Event
 from google.adk.sessions.state import State
 from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from ...valid_text import clean
 from ..backends.composite import CompositeBackend
 from ..backends.protocol import MAX_FILE_BYTES, Backend, Entry
 from ..backends.state import SessionState, StateBackend
@@ -87,14 +85,6 @@ class Eviction(Middleware):
 
     def __init__(self, tools: Collection[str]) -> None:
         self._readers = [usage for name, usage in RESULT_READERS.items() if name in tools]
-
-    async def after_tool(
-        self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
-    ) -> dict[str, Any] | None:
-        """Replace a result with characters that no text can hold; a dict was cleaned before."""
-        del tool, args, tool_context
-        response = clean(tool_response)
-        return None if response is tool_response else {"result": response}
 
     async def after_tools(
         self, results: Event, tools: Mapping[str, BaseTool], state: Mapping[str, Any]

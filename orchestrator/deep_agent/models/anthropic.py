@@ -45,6 +45,7 @@ from .clients import (
 from .errors import NotAReply, UnusableReply
 from .own_search import is_search_request
 from .replies import (
+    broken_off,
     chat_reason,
     check_is_stream,
     marked_arguments,
@@ -274,7 +275,7 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
     known: set[int] = set()
     inputs: dict[int, list[Any]] = {}
     """The arguments of calls that are not complete: what the block began with, then the pieces."""
-    has_begun = False
+    has_begun = is_whole = False
     async for event in events:
         raise_reply_error(event)
         if event.type == "message_start":
@@ -297,9 +298,13 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
         elif event.type == "message_delta":
             event.usage = _counted(event.usage, anthropic_types.MessageDeltaUsage)
             event.delta.stop_reason = _stop_reason(event.delta.stop_reason)
+            is_whole = is_whole or event.delta.stop_reason is not None
+        is_whole = is_whole or event.type == "message_stop"
         yield event
     if not has_begun:
         raise UnusableReply("it has no content")
+    if not is_whole:
+        raise broken_off()
     for index, pieces in inputs.items():
         yield _input_event(index, pieces)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from asyncio import AbstractEventLoop
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
 from google.adk.models.gemma_llm import Gemma as AdkGemma
@@ -26,7 +27,7 @@ from .clients import (
     warm_up,
 )
 from .errors import NotAReply, find_error
-from .replies import ending_failure, marked_arguments, quoted
+from .replies import broken_off, ending_failure, marked_arguments, quoted
 
 VARIABLES = (
     "GOOGLE_API_KEY",
@@ -63,7 +64,7 @@ def _make_client() -> Client:
         | ({"api_key": access.NO_KEY_NEEDED} if needs_none else {}),
         retry_options=types.HttpRetryOptions(attempts=1),
     ).api_client
-    return check_answers(client, checked_text, check_body)
+    return check_answers(client, checked_text, checked_pieces)
 
 
 def _make_vertex_client() -> Client:
@@ -72,7 +73,7 @@ def _make_vertex_client() -> Client:
     client = AdkGemini(
         model=_RESOURCES, client_kwargs=_WITHOUT_REDIRECTS, retry_options=one_attempt
     ).api_client
-    return check_answers(client, checked_text, check_body)
+    return check_answers(client, checked_text, checked_pieces)
 
 
 def _on_unreachable_url() -> AdkGemini:
@@ -88,7 +89,7 @@ class CheckedGemini(AdkGemini):
     @property
     def api_client(self) -> Client:
         """The client that ADK's class makes."""
-        return check_answers(super().api_client, checked_text, check_body)
+        return check_answers(super().api_client, checked_text, checked_pieces)
 
 
 class Gemini(AdkGemini):
@@ -160,3 +161,25 @@ def check_body(body: Any) -> bool:
             if call is not None and not isinstance(call.get("args"), dict | None):
                 call["args"], is_changed = marked_arguments(call["args"]), True
     return is_changed
+
+
+async def checked_pieces(pieces: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """Yield the pieces of a streamed reply, changed where the client could not read them.
+
+    Raises:
+        ReplyFailed, NotAReply: As `checked_text`.
+        UnusableReply: It ended for a reason that is unknown, or no piece says that it ended.
+    """
+    is_begun = is_whole = False
+    async for piece in pieces:
+        check_body(piece)
+        is_begun, is_whole = True, is_whole or _has_end(piece)
+        yield piece
+    if is_begun and not is_whole:
+        raise broken_off()
+
+
+def _has_end(piece: dict[str, Any]) -> bool:
+    candidates = piece.get("candidates") or ()
+    is_blocked = (piece.get("promptFeedback") or {}).get("blockReason")
+    return bool(is_blocked) or any(each.get("finishReason") for each in candidates)

@@ -28,6 +28,7 @@ from .clients import (
 )
 from .errors import NotAReply, ReplyFailed, UnusableReply
 from .replies import (
+    broken_off,
     chat_reason,
     check_is_stream,
     checked_reply,
@@ -220,7 +221,7 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
         is_whole = is_whole or event.type in {"response.failed", "error"}
         yield event
     if not is_whole:
-        raise UnusableReply("it broke off")
+        raise broken_off()
 
 
 def _settle_failure(response: LlmResponse) -> None:

@@ -90,6 +90,11 @@ def ending_failure(
     return UnusableReply(f'it ended with the finish reason "{reason}"{said}', usage)
 
 
+def broken_off() -> UnusableReply:
+    """Return the failure of a streamed reply without an end: the rest of it did not arrive."""
+    return UnusableReply("it broke off")
+
+
 def settle_ending(response: LlmResponse) -> None:
     """Make a complete reply say in one way how it ended, in place.
 
@@ -325,9 +330,11 @@ async def checked_stream(chunks: Any, arguments: Arguments) -> AsyncIterator[Any
 
     Raises:
         ReplyFailed: A chunk is an error.
-        UnusableReply: The reply has nothing that may be used.
+        UnusableReply: The reply has nothing that may be used, or its end is missing: a finish
+            reason, or else the usage that follows all choices.
     """
-    held, reason, last = _HeldCalls(), None, None
+    held, reason, last, is_whole = _HeldCalls(), None, None, False
+    has_text, refusal = False, ""
     async for chunk in chunks:
         raise_reply_error(chunk)
         choice = next(iter(getattr(chunk, "choices", None) or ()), None)
@@ -338,9 +345,17 @@ async def checked_stream(chunks: Any, arguments: Arguments) -> AsyncIterator[Any
             reason = chat_reason(choice.finish_reason) or reason
             choice.finish_reason = None
             held.take(choice.delta)
+            has_text = has_text or bool(choice.delta.content)
+            refusal += getattr(choice.delta, "refusal", None) or ""
+        else:
+            is_whole = is_whole or getattr(chunk, "usage", None) is not None
         yield chunk
     if last is None:
         raise UnusableReply("it has no choices")
+    if reason is None and not is_whole:
+        raise broken_off()
+    if refusal and not has_text:
+        reason = "content_filter"
     for calls, finish_reason in ((held.complete(arguments), None), (None, reason)):
         choice = last.choices[0]
         choice.delta.content = None

@@ -19,9 +19,12 @@ from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from ...installed_tools import GROUP
+from ...json_values import NotJson, json_value
+from ...shortening import error_text
+from ...valid_text import clean_text
 
 LOOK_SECONDS = 1.0
 """How often it looks whether its worker is still there."""
@@ -50,7 +53,7 @@ def main(action: str, name: str) -> None:
         function = load(name)
         found = _described(function) if action == "describe" else _called(name, function)
     except Unusable as error:
-        found = to_json({"error": str(error)[:MAX_MESSAGE_CHARACTERS]})
+        found = to_json({"error": clean_text(str(error))[:MAX_MESSAGE_CHARACTERS]})
     with os.fdopen(answer, "wb") as file:
         file.write(found)
 
@@ -127,10 +130,9 @@ def _called(name: str, function: Callable[..., Any]) -> bytes:
     except BaseException as error:  # noqa: BLE001 - a tool may raise anything, also SystemExit
         raise Unusable(f"{name} failed: {_said(error)}") from None
     try:
-        return to_json({"result": result})
-    except (PydanticSerializationError, ValueError, RecursionError):
-        kind = type(result).__name__
-        raise Unusable(f"{name} returned something that is no JSON ({kind})") from None
+        return to_json({"result": json_value(result)})
+    except NotJson as reason:
+        raise Unusable(f"{name} returned what cannot be passed on: {reason}") from None
 
 
 async def _awaited(result: Any) -> Any:
@@ -148,7 +150,7 @@ def _wrong_arguments(name: str, model: type[BaseModel], error: ValidationError) 
 
 def _said(error: BaseException) -> str:
     """Return what an exception says, with its kind where the text alone does not explain it."""
-    kind, text = type(error), str(error).strip()
+    kind, text = type(error), clean_text(error_text(error, MAX_MESSAGE_CHARACTERS)).strip()
     speaks = kind in _SPEAKING or kind.__module__ != "builtins"
     return text if text and speaks else f"{kind.__name__}: {text}".removesuffix(": ")
 

@@ -98,7 +98,7 @@ class Handler(LoopbackHandler):
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
-        events = [wire.sse(event) for event in wire.events(answer)]
+        events = [wire.sse(event) for event in wire.streamed(answer)]
         if answer.breaks_off:
             events = [events[0], wire.sse(wire.overload)]
         for event in events:

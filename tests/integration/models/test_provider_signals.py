@@ -354,6 +354,35 @@ async def test_no_call_of_a_reply_that_is_always_cut_is_carried_out(
     assert [result["status"] for result in run.results] == ["error"] * 3
 
 
+async def test_a_stream_without_an_end_is_asked_for_again_and_its_calls_are_not_made(
+    serve: Serve, model_provider: Provider
+) -> None:
+    """As proxies end it, whose own connection to the service broke."""
+    for part in (call("write_file", file_path="/a", content="x"), text("half an ans")):
+        with serve(Answer([part], has_no_end=True), OK) as server:
+            run = await run_agent(model_provider.larger, streaming=True)
+        assert run.text == "ok"
+        assert run.results == []
+        assert len(server.requests) == 2
+
+
+@STREAMING
+async def test_calls_with_the_same_id_are_told_apart(
+    serve: Serve, model_provider: Provider, streaming: bool
+) -> None:
+    """Some models number the calls of each reply from 0."""
+    first, second = call("read_todos"), call("ls", path="/")
+    for made in (first, second):
+        made["functionCall"]["id"] = "call_0"
+    answers = [Answer([first]), Answer([second])]
+    with serve(*answers, OK) as server:
+        run = await run_agent(model_provider.larger, streaming=streaming)
+    assert [sorted(result) for result in run.results] == [["todos"], ["entries", "status"]]
+    assert len(server.requests) == 3
+    made = {each.id for event in run.events for each in event.get_function_calls()}
+    assert len(made) == 2
+
+
 STOPPED = {"gemini": "RECITATION", "openai": "content_filter", "anthropic": "refusal"}
 
 

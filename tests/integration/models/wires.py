@@ -32,6 +32,8 @@ class Answer:
     """The reply ends at its length limit, in the middle of its last call."""
     hangs: bool = False
     """Nothing more comes after the first piece; not streamed, nothing at all."""
+    has_no_end: bool = False
+    """A stream that ends with its last part, without what says that the reply is complete."""
     reason: str | None = None
     """Why the reply ended, in place of each service's own word."""
     media_type: str = "application/json"
@@ -75,6 +77,19 @@ class Wire:
     def events(self, answer: Answer) -> Iterator[dict[str, Any]]:
         raise NotImplementedError
 
+    def streamed(self, answer: Answer) -> Iterator[dict[str, Any]]:
+        """The events that are sent."""
+        for event in self.events(answer):
+            if not (answer.has_no_end and self.ends(event)):
+                yield event
+
+    def ends(self, event: dict[str, Any]) -> bool:
+        """Whether an event only says that the reply is complete."""
+        return event.get("type") in {
+            *("response.completed", "response.incomplete"),
+            *("message_delta", "message_stop"),
+        }
+
     def sse(self, event: dict[str, Any]) -> str:
         named = f"event: {event['type']}\n" if "type" in event else ""
         return f"{named}data: {json.dumps(event)}\n\n"
@@ -108,7 +123,9 @@ class Gemini(Wire):
     def sse(self, event: dict[str, Any]) -> str:
         return f"data: {json.dumps(event)}\r\n\r\n"
 
-    def _end(self, answer: Answer) -> str:
+    def _end(self, answer: Answer) -> str | None:
+        if answer.has_no_end:
+            return None
         return answer.reason or ("MAX_TOKENS" if answer.is_cut else answer.finish_reason)
 
     def _chunk(
@@ -198,6 +215,9 @@ class ChatCompletions(Wire):
                 )
         yield self._delta({}, self._end(answer))
         yield self._frame("chat.completion.chunk", [], answer)
+
+    def ends(self, event: dict[str, Any]) -> bool:
+        return not event["choices"] or bool(event["choices"][0]["finish_reason"])
 
     def _end(self, answer: Answer) -> str:
         own = "length" if answer.is_cut else "tool_calls" if split(answer)[1] else "stop"

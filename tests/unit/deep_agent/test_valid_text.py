@@ -44,7 +44,7 @@ def own_model() -> BaseLlm:
     [
         (HALF, {"result": "�"}),
         ([HALF, {"a": HALF}], {"result": ["�", {"a": "�"}]}),
-        ({HALF: {"a": (HALF,)}, "note": "n"}, {"�": {"a": ("�",)}}),
+        ({HALF: {"a": (HALF,)}, "note": "n"}, {"�": {"a": ["�"]}}),
     ],
     ids=["text", "list", "dict"],
 )
