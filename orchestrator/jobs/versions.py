@@ -5,8 +5,8 @@ those that wrote them, possibly of another release. So
 
 - requests for work are read strictly: a worker runs a job only when it knows everything that the
   job uses, and otherwise leaves it unchanged for other workers, without using an attempt;
-- reports of work are read leniently: a reader ignores fields and kinds of events that it does not
-  know;
+- reports of work are read leniently: a reader ignores fields, values and kinds of events that it
+  does not know (`understood.py`);
 - the scripts of several releases work on the same keys: a missing field has its default, an unknown
   one is left unchanged;
 - a job is written in the lowest version that has what it uses, in the layout of Redis that the
