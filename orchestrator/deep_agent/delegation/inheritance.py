@@ -24,6 +24,7 @@ from .apply_changes import PathLock
 from .child import InheritedApproval
 from .roster import (
     GENERAL_PURPOSE,
+    PARENTS_MODEL,
     SubAgentLimits,
     SubAgentSpec,
     agent_identifier,
@@ -100,9 +101,11 @@ class Inheritance:
                 f"The sub-agent {spec['name']} cannot have a shell: its parent's files have none. "
                 "Leave execute out, or use a backend with a shell."
             )
+        model = spec.get("model", PARENTS_MODEL)
+        inherits = model == PARENTS_MODEL
         is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
         return self.create(
-            spec.get("model", self.model),
+            self.model if inherits else model,
             spec.get("tools", self.tools if is_general else ()),
             instruction=spec.get("system_prompt"),
             subagents=spec.get("subagents"),
@@ -117,7 +120,7 @@ class Inheritance:
             loops=self.loops,
             permissions=spec.get("permissions", ()),
             inherited_permissions=self.permissions,
-            summarization=None if "model" in spec else self.summarization,
+            summarization=self.summarization if inherits else None,
             max_result_tokens=self.max_result_tokens,
             name=spec["name"],
             description=spec["description"],

@@ -23,6 +23,9 @@ ABANDON_SECONDS = 2.0
 """How long a sub-agent that was stopped may take to end, after which it is left behind: enough to
 kill a command and its processes on a busy machine."""
 
+PARENTS_MODEL = "inherit"
+"""In place of a model's name: that of the parent."""
+
 GENERAL_PURPOSE = "general-purpose"
 
 
@@ -75,6 +78,7 @@ class SubAgentSpec(TypedDict, total=False):
     built_in_tools: Collection[str]
     """The names of its built-in tools; with `tools` it has none that are not named here."""
     model: str | BaseLlm
+    """Its parent's when omitted, or `inherit`, as in the definitions of other harnesses."""
     skills: Sequence[str]
     permissions: Sequence[Permission]
     """Rules for files and commands, besides its parent's, which always hold."""

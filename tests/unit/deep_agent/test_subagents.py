@@ -75,6 +75,12 @@ async def test_a_general_purpose_sub_agent_may_be_defined_and_called_in_both_spe
     assert [result["summary"] for result in run.results] == ["mine", "mine"]
 
 
+def test_inherit_means_the_parents_model() -> None:
+    child = {"name": "child", "description": "d", "model": "inherit"}
+
+    create_deep_agent("gemini-2.5-flash", subagents=[child])
+
+
 async def test_the_general_purpose_one_has_its_parents_model_and_tools() -> None:
     async def lookup() -> str:
         """Look it up."""
