@@ -121,7 +121,7 @@ _TOKEN_REST = re.compile(rb"[A-Za-z0-9_\-./+=]{0,%d}" % _MAX_TOKEN_BYTES)
 
 _SAYS_EXAMPLE = re.compile(
     rb"example|sample|placeholder|dummy|redacted|change[-_]?me|replace[-_]?me|not[-_]?(?:a[-_]?)?real"
-    rb"|your[-_]?(?:own|real|api|access|auth|secret|token|key|npm|github)|abcdefghijklmnop"
+    rb"|your[-_]?(?:own|real|api|access|auth|secret|token|key|npm|github)|abcdefghijklmnop|0123456789|1234567890"
     rb"|(?:^|[-_=\s])(?:fake|test|demo|todo|your)(?:[-_]|$)",
     re.IGNORECASE,
 )
@@ -132,6 +132,7 @@ _PUBLISHED = (
     b"16C7e42F292c6912E7710c838347Ae178B4a",  # GitHub's documentation of OAuth
     b"1B4a2e77838347a7E420ce178F2E7c6912E1",
     b"SyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe",  # Google's documentation of API keys
+    b"4eC39HqLyjWDarjtT1zdp7dc",  # Stripe's documentation of API keys
     b"17653672481-19874698323-pdFZKVeTuE8sk7oOcBrzbqgy",  # Slack's documentation of oauth.v2.access
 )
 """Published examples in issuers' documentation that are not marked as such, without the common
