@@ -121,7 +121,7 @@ _TOKEN_REST = re.compile(rb"[A-Za-z0-9_\-./+=]{0,%d}" % _MAX_TOKEN_BYTES)
 
 _SAYS_EXAMPLE = re.compile(
     rb"example|sample|placeholder|dummy|redacted|change[-_]?me|replace[-_]?me|not[-_]?(?:a[-_]?)?real"
-    rb"|your[-_]?(?:own|real|api|access|auth|secret|token|key|npm|github)|abcdefghijklmnop|0123456789|1234567890"
+    rb"|your[-_]?(?:own|real|api|access|auth|secret|token|key|npm|github)|abcdefghijklmnop"
     rb"|(?:^|[-_=\s])(?:fake|test|demo|todo|your)(?:[-_]|$)",
     re.IGNORECASE,
 )
