@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 FINE: dict[str, Any] = {"type": "object", "properties": {"k": {"type": "string"}}}
@@ -122,6 +122,8 @@ ANSWERS: dict[str, str] = {
     "content is a text": result("said"),
     "content is a block": result(text("said")),
     "content of texts": result(["said", 5]),
+    "block without a type": result([{"text": "said"}]),
+    "asks for more": response(result={"resultType": "input_required", "inputRequests": {}}),
     "no content": response(result={"toolResult": "old"}),
     "content is a number": result(5),
     "structured only": response(result={"structuredContent": {"v": 1}}),
@@ -181,7 +183,9 @@ for line in sys.stdin:
     k = (message.get("params") or {}).get("arguments", {}).get("k", "text")
     if k == "exit":
         sys.exit("out of luck")
-    said = TABLE.get(message["method"]) or TABLE["answers"][k]
+    page = (message.get("params") or {}).get("cursor", "")
+    said = TABLE.get(f"{message['method']} {page}") or TABLE.get(message["method"])
+    said = said or TABLE["answers"][k]
     out = "".join(each + "\\n" for each in [*TABLE["noise"], said])
     sys.stdout.buffer.write(out.replace("ID", json.dumps(message["id"])).encode("latin-1"))
     sys.stdout.flush()
@@ -226,9 +230,13 @@ def over_http(*, events: bool) -> Starlette:
         message = await request.json()
         if "id" not in message or "method" not in message:
             return Response(status_code=202)
-        if "refused" in str(message.get("params")):
+        if "'refused'" in str(message.get("params")):
             refusal = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"not yours"}}'
             return Response(refusal, 403, media_type="application/json")
+        if "refused in words" in str(message.get("params")):
+            return Response("your plan has no searches left", 402, media_type="text/plain")
+        if "refused with a page" in str(message.get("params")):
+            return Response("<html>Gateway</html>", 502, media_type="text/html")
         if "quotes its request" in str(message.get("params")):
             key = request.headers["authorization"]
             error = {"code": -32000, "message": f"not for {key}", "data": {"key": key.split()[-1]}}
@@ -238,12 +246,45 @@ def over_http(*, events: bool) -> Starlette:
             )
         body = answer_to(message)
         if events:
-            noise = f"event: message\ndata: {NOISE[5]}\n\n: hi\r\n\r\n".encode()
-            body = noise + b"data:" + body + b"\r\n\r\n"
+            noise = f"event: message\ndata: {NOISE[5]}\n\n: hi\r\n\r\ndata: ready\n\n".encode()
+            # A line of data may end anywhere.
+            data = body.replace(b', "', b',\r\ndata: "')
+            body = noise + b"id: 1\ndata:" + data + b"\r\n\r\n"
             return Response(body, media_type="text/event-stream")
-        return Response(body, media_type="application/json")
+        kind = "text/plain" if "text" in str(message.get("params")) else "application/json"
+        return Response(body, media_type=kind)
 
-    return Starlette(routes=[Route("/mcp", post, methods=["POST"])])
+    async def moved(_: Request) -> Response:
+        return RedirectResponse("/mcp", 307)
+
+    routes = [Route("/mcp", post, methods=["POST"]), Route("/moved", moved, methods=["POST"])]
+    return Starlette(routes=routes)
+
+
+def with_sessions(*, unknown: int) -> tuple[Starlette, Callable[[], None]]:
+    """The server at /mcp with sessions, and what makes it forget them.
+
+    Args:
+        unknown: The status of an answer to a session that it does not know.
+    """
+    begun: list[str] = []
+    known: set[str] = set()
+
+    async def post(request: Request) -> Response:
+        message = await request.json()
+        if message.get("method") == "initialize":
+            begun.append(f"session-{len(begun)}")
+            known.add(begun[-1])
+            return Response(answer_to(message), headers={"mcp-session-id": begun[-1]})
+        is_known = request.headers.get("mcp-session-id") in known
+        if message.get("method") != "server/discover" and not is_known:
+            return Response("no such session", unknown)
+        if "id" not in message:
+            return Response(status_code=202)
+        return Response(answer_to(message), media_type="application/json")
+
+    app = Starlette(routes=[Route("/mcp", post, methods=["POST", "DELETE"])])
+    return app, known.clear
 
 
 def over_sse() -> Starlette:

@@ -193,7 +193,7 @@ from .prompts import CHANGES_CONFLICT as CHANGES_CONFLICT
 from .prompts import CONTINUED as CONTINUED
 from .prompts import TASKS_VERIFIED as TASKS_VERIFIED
 from .prompts import WORKSPACE_RESTORED as WORKSPACE_RESTORED
-from .skills import SKILL_FILES as SKILL_FILES
+from .skills import is_skill_file as is_skill_file
 from .skills import skill_fault as skill_fault
 from .structured_output import OutputMismatch as OutputMismatch
 from .structured_output import OutputSchema as OutputSchema

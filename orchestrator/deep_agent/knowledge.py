@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import posixpath
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,15 @@ def _absolute(path: str, root: str) -> str:
         bool(path.strip()) and not path.startswith(("/", "~", "\\")) and ":" not in path[:2]
     )
     return matching.checked_path(posixpath.join(root, path) if is_relative else path)
+
+
+def text_of(data: bytes) -> str:
+    """Return the text of a file: UTF-8, or UTF-16 with its mark, as some programs of Windows write.
+
+    What is neither is replaced.
+    """
+    marks = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+    return data.decode(marks.get(data[:2], "utf-8"), "replace").lstrip("\ufeff")
 
 
 def files_to_read(backend_of: BackendSource, context: ReadonlyContext) -> Backend:

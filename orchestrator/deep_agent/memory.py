@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from ..portable.text_search import is_binary
+from ..portable.text_search import BINARY_PROBE_BYTES
 from . import prompts
 from .backends.protocol import Backend
 from .knowledge import (
@@ -26,6 +26,7 @@ from .knowledge import (
     Notify,
     Sources,
     files_to_read,
+    text_of,
 )
 from .markdown import markdown_blocks
 from .middleware import BackendSource, Middleware
@@ -40,6 +41,7 @@ MAX_TOTAL_CHARACTERS = 64 * 1024
 
 _BINARY = "it is a binary file"
 _TOO_LARGE = f"only its first {MAX_FILE_BYTES:,} bytes are shown"
+_NOT_UTF_8 = "it is not UTF-8, some characters are replaced"
 _TAG = "memory_file"
 _OWN_TAG = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
@@ -80,8 +82,8 @@ class MemoryFiles(Middleware):
                 shown.append(file.shown(path))
                 left -= len(shown[-1])
                 if file.fault:
-                    event = "memory file not shown" if file.text is None else "memory file cut"
-                    notices.append(Notice(event, path, file.fault))
+                    what = "cut" if file.is_cut else "not shown" if file.text is None else "shown"
+                    notices.append(Notice(f"memory file {what}", path, file.fault))
         await self._notices.tell(notices)
         if not shown:
             return ""
@@ -97,12 +99,13 @@ class _File:
     """None if it is not shown."""
     fault: str = ""
     """Why it is not shown, or not all of it."""
+    is_cut: bool = False
 
     def shown(self, path: str) -> str:
         if self.text is None:
             return f"({path} is not shown: {self.fault}.)\n"
         note = f"\n({path} is cut here; the rest can be read with the file tools.)"
-        text = _OWN_TAG.sub("&lt;", self.text) + (note if self.fault else "")
+        text = _OWN_TAG.sub("&lt;", self.text) + (note if self.is_cut else "")
         return f'<{_TAG} path="{path}">\n{text}\n</{_TAG}>\n'
 
 
@@ -126,11 +129,11 @@ async def _read(backend: Backend, path: str, most: int) -> _File | None:
     fault = memory_fault(data)
     if fault == _BINARY:
         return _File(None, fault)
-    decoded = data[:MAX_FILE_BYTES].decode(errors="replace").removeprefix("\ufeff")
+    decoded = text_of(data[:MAX_FILE_BYTES])
     text = (await asyncio.to_thread(without_comments, decoded)).strip()
     if len(text) > most:
         fault = f"the files together have over {MAX_TOTAL_CHARACTERS} characters"
-    return _File(text[:most], fault)
+    return _File(text[:most], fault, is_cut=len(text) > most or fault == _TOO_LARGE)
 
 
 def memory_fault(data: bytes) -> str:
@@ -139,9 +142,11 @@ def memory_fault(data: bytes) -> str:
     Args:
         data: Its content, or the beginning of a large one.
     """
-    if is_binary(data):
+    if "\0" in text_of(data[:BINARY_PROBE_BYTES]):
         return _BINARY
-    return _TOO_LARGE if len(data) > MAX_FILE_BYTES else ""
+    if len(data) > MAX_FILE_BYTES:
+        return _TOO_LARGE
+    return _NOT_UTF_8 if "\ufffd" in text_of(data) and b"\xef\xbf\xbd" not in data else ""
 
 
 def without_comments(text: str) -> str:

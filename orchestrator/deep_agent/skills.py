@@ -16,7 +16,7 @@ import posixpath
 import re
 import textwrap
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -36,20 +36,26 @@ from .knowledge import (
     Notify,
     Sources,
     files_to_read,
+    text_of,
 )
 from .middleware import BackendSource, Middleware
 
 MAX_DEPTH = 64
 """The deepest nesting of lists and mappings: twice that of any written by hand."""
 
-_BEGINNING = re.compile(r"\A\ufeff?(?:[ \t]*\n)*---[ \t]*\n")
-_END = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
+_BEGINNING = re.compile(r"\A(?:[ \t]*\n)*-{3,}[ \t]*\n")
+_END = re.compile(r"^(?:-{3,}|\.\.\.)[ \t]*$", re.MULTILINE)
 _END_WITHOUT_A_LINE = re.compile(r"^[ \t]*$|^#", re.MULTILINE)
-_FIELD = re.compile(r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*))?$")
+_FIELD = re.compile(r"""["']?([A-Za-z][\w-]*)["']?[ \t]*[:\uff1a](?!//)[ \t]*(.*)""")
+"""A name and its value, also with the colon of Chinese texts, or without a space after it."""
+_QUOTES = (('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019"))
 _BLOCK_SCALAR = re.compile(r"[|>][+-]?\d?[+-]?")
 
-SKILL_FILES = ("SKILL.md", "skill.md")
-"""The names of a skill's file; the first one that exists is read."""
+MAX_NESTING = 4
+"""How deep below a source skills are looked for, in groups of skills and in plugins."""
+
+_OTHER_FOLDERS = {".git", "node_modules"}
+"""Folders with very many others, in which nobody keeps skills."""
 
 MAX_SKILL_BYTES = 10 * 1024**2
 """A larger SKILL.md is not an instruction; read_file has the same limit."""
@@ -67,10 +73,11 @@ MAX_COMPATIBILITY_CHARACTERS = 500
 """The limit of the format."""
 
 _TEXTS = ("name", "description", "compatibility")
+_LISTS = ("allowed-tools",)
 log = Logger(__name__)
 
 MAX_FOLDERS = 100
-"""Folders of all sources that are read before a model call: one short read each."""
+"""Folders of all sources that are read before a model call: a list and a short read each."""
 
 MAX_LISTING_CHARACTERS = 20_000
 """The length of the list of skills, about 5,000 tokens: every call pays for it."""
@@ -94,12 +101,13 @@ class FrontMatter:
     """Why it is not YAML; empty if it is."""
 
 
-def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
+def front_matter(text: str, *, texts: Collection[str], lists: Collection[str] = ()) -> FrontMatter:
     """Return the front matter of a text.
 
     Args:
         text: The whole text, or its beginning.
-        texts: The fields that are meant to be texts, also if YAML makes a mapping of one.
+        texts: The fields that are meant to be texts, also if YAML makes something else of one.
+        lists: The fields that are meant to be texts or lists of texts.
 
     Raises:
         NoFrontMatter: The text does not begin with any, or with something that has no fields.
@@ -118,7 +126,7 @@ def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
         fields = None
         mark = getattr(error, "problem_mark", None)
         fault = "its front matter is not YAML" + (f", line {mark.line + 2}" if mark else "")
-    by_line = _fields_by_line(inside)
+    by_line = _fields_by_line(inside, texts)
     if not isinstance(fields, dict):
         fields = by_line
     if not fields:
@@ -126,7 +134,9 @@ def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
     named = {_standard_name(name): value for name, value in fields.items()}
     for name, value in by_line.items():
         standard = _standard_name(name)
-        if standard in texts and isinstance(named.get(standard), dict):
+        found = named.get(standard)
+        is_list = standard in lists and _is_list_of_texts(found)
+        if standard in {*texts, *lists} and not (isinstance(found, str) or is_list):
             named[standard] = value
     return FrontMatter(named, fault)
 
@@ -155,10 +165,14 @@ def _standard_name(name: Any) -> str:
     return str(name).lower().replace("_", "-")
 
 
-def _fields_by_line(text: str) -> dict[str, Any]:
+def _fields_by_line(text: str, texts: Collection[str]) -> dict[str, Any]:
     """Return the fields whose names begin a line.
 
     The lines after it belong to a field, those that are not indented until a blank one.
+
+    Args:
+        text: The front matter.
+        texts: The fields of which no list is made.
     """
     found: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -169,10 +183,13 @@ def _fields_by_line(text: str) -> dict[str, Any]:
             found.setdefault(field[1], lines)
         elif line.startswith((" ", "\t")) or "" not in lines[1:]:
             lines.append(line.rstrip())
-    return {name: _value(first, rest) for name, (first, *rest) in found.items()}
+    return {
+        name: _value(first, rest, may_be_list=_standard_name(name) not in texts)
+        for name, (first, *rest) in found.items()
+    }
 
 
-def _value(first: str, rest: list[str]) -> Any:
+def _value(first: str, rest: list[str], *, may_be_list: bool) -> Any:
     """Return a value: what YAML makes of it alone, else the text as it is."""
     if _BLOCK_SCALAR.fullmatch(first.strip()):
         return textwrap.dedent("\n".join(line.expandtabs(2) for line in rest)).strip("\n")
@@ -181,8 +198,12 @@ def _value(first: str, rest: list[str]) -> Any:
         value = yaml.load(text, _Loader)  # noqa: S506 - as above
     except (yaml.YAMLError, RecursionError):
         value = None
-    is_plain_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return value if isinstance(value, str) or is_plain_list else text
+    is_list = may_be_list and _is_list_of_texts(value)
+    return value if isinstance(value, str) or is_list else text
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +239,11 @@ def parse_skill(head: bytes, folder: str) -> Skill | str:
         return str(fault)
 
 
+def is_skill_file(name: str) -> bool:
+    """Return whether a file of this name describes a skill: SKILL.md, in letters of any case."""
+    return name.lower() == "skill.md"
+
+
 def skill_fault(data: bytes, folder: str) -> str:
     """Return why a skill is not used, or what is against the format; empty for a correct one.
 
@@ -230,13 +256,14 @@ def skill_fault(data: bytes, folder: str) -> str:
 
 
 def _parsed(head: bytes, folder: str) -> Skill:
-    if len(head) >= MAX_HEAD_BYTES and b"\n---" not in head.replace(b"\r", b"\n")[3:]:
+    text = text_of(head)
+    if len(head) >= MAX_HEAD_BYTES and "\n---" not in text.replace("\r", "\n")[3:]:
         raise _BadSkill(
             f"it does not begin with front matter between two lines --- in {MAX_HEAD_BYTES} bytes"
         )
     if not folder.isprintable():
         raise _BadSkill("the name of its folder has characters that are not printed")
-    front = front_matter(head.decode(errors="replace"), texts=_TEXTS)
+    front = front_matter(text, texts=_TEXTS, lists=_LISTS)
     try:
         return _skill(front.fields, folder)
     except _BadSkill as fault:
@@ -285,16 +312,21 @@ def _text(fields: Mapping[str, Any], name: str, most: int | None = None) -> str:
         raise _BadSkill(f"{name} must be a text")
     if most is not None and len(value.strip()) > most:
         raise _BadSkill(f"{name} must be at most {most} characters")
-    return value.strip()
+    return _without_quotes(value.strip())
+
+
+def _without_quotes(text: str) -> str:
+    """Return a text without the quotes around it that YAML does not know, or could not read."""
+    inside = text[1:-1]
+    pair = (text[:1], text[-1:])
+    return inside if pair in _QUOTES and not any(quote in inside for quote in pair) else text
 
 
 def _tools(fields: Mapping[str, Any]) -> list[str]:
     """Return the allowed tools, a text in the format and often a list."""
     value = fields.get("allowed-tools", "")
     items = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str) for item in items):
-        raise _BadSkill("allowed-tools must be names of tools")
-    return [one_line(item) for item in items]
+    return [one_line(item) for item in items if isinstance(item, str)]
 
 
 @dataclass
@@ -356,8 +388,9 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
     found = _Found()
     left = MAX_FOLDERS
     for source in sources:
+        read: list[_Folder] = []
         try:
-            folders = await _skill_folders(backend, source)
+            read.append(await _read_folder(backend, source))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -365,45 +398,88 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
             fault = "it is not a folder" if is_file else "it cannot be read"
             found.faults.append((source, fault))
             continue
-        found.complete = found.complete and len(folders) <= left
-        folders = folders[:left]
-        left -= len(folders)
-        results = await asyncio.gather(*(_read_skill(backend, folder) for folder in folders))
-        for skill, path in filter(None, results):
-            if isinstance(skill, str):
-                found.faults.append((path, skill))
-            else:
-                found.skills[skill.name] = skill, path
+        level = read
+        for _ in range(MAX_NESTING):
+            folders = [inner for folder in level for inner in folder.folders]
+            found.complete = found.complete and len(folders) <= left
+            folders = folders[:left]
+            left -= len(folders)
+            results = await asyncio.gather(*(_read_inner(backend, one) for one in folders))
+            level = [folder for folder in results if folder is not None]
+            read += level
+        _add(found, read)
     return found
 
 
-async def _skill_folders(backend: Backend, source: str) -> Sequence[str]:
-    """Return the source itself if it is a skill, else the folders and links in it."""
-    entries = await backend.list(source)
-    if any(posixpath.basename(entry.path) in SKILL_FILES for entry in entries):
-        return [source]
-    return [entry.path for entry in entries if entry.kind in ("directory", "symlink")]
+def _add(found: _Found, folders: Iterable[_Folder]) -> None:
+    """Add the skills of a source: those of earlier ones are replaced, its own are not."""
+    own: dict[str, tuple[Skill, str]] = {}
+    for folder in folders:
+        match folder.skill:
+            case str() as fault:
+                found.faults.append((folder.path, fault))
+            case Skill(name=name) if name in own:
+                found.faults.append((folder.path, f"{own[name][1]} has the same name"))
+            case Skill(name=name) as skill:
+                own[name] = skill, folder.path
+    found.skills.update(own)
 
 
-async def _read_skill(backend: Backend, folder: str) -> tuple[Skill | str, str] | None:
-    """Return the skill in a folder, or what is wrong with it, and the path of its file.
+@dataclass(frozen=True)
+class _Folder:
+    """What a folder has of skills."""
 
-    None if the folder is not a skill.
+    path: str
+    """The folder, or its SKILL.md."""
+    skill: Skill | str | None = None
+    """The skill, or what is wrong with it."""
+    folders: Sequence[str] = ()
+    """Without a skill, the folders and links in it."""
+
+
+async def _read_inner(backend: Backend, folder: str) -> _Folder | None:
+    """Return what a folder in a source has; None for something else than a folder."""
+    try:
+        return await _read_folder(backend, folder)
+    except MISSING:
+        return None
+    except OSError:
+        return _Folder(folder, "it cannot be read")
+
+
+async def _read_folder(backend: Backend, folder: str) -> _Folder:
+    """Return what a folder has.
+
+    Raises:
+        OSError: It is not a folder, or cannot be read.
     """
-    for name in SKILL_FILES:
-        path = posixpath.join(folder, name)
-        try:
-            head = await backend.read_bytes(path, MAX_HEAD_BYTES)
-            if len(head) == MAX_HEAD_BYTES:
-                size = (await backend.stat(path)).size_bytes
-                if size > MAX_SKILL_BYTES:
-                    return f"it is larger than {MAX_SKILL_BYTES} bytes", path
-        except MISSING:
-            continue
-        except OSError:
-            return "it cannot be read", path
-        return await asyncio.to_thread(parse_skill, head, posixpath.basename(folder)), path
-    return None
+    entries = {posixpath.basename(entry.path): entry for entry in await backend.list(folder)}
+    name = next(filter(is_skill_file, sorted(entries)), None)
+    if name is not None:
+        path = entries[name].path
+        return _Folder(path, await _read_skill(backend, path))
+    inner = [
+        entry.path
+        for name, entry in entries.items()
+        if entry.kind in ("directory", "symlink") and name not in _OTHER_FOLDERS
+    ]
+    return _Folder(folder, folders=inner)
+
+
+async def _read_skill(backend: Backend, path: str) -> Skill | str | None:
+    """Return the skill that a SKILL.md describes, or what is wrong with it; None if it is gone."""
+    try:
+        head = await backend.read_bytes(path, MAX_HEAD_BYTES)
+        if len(head) == MAX_HEAD_BYTES:
+            size = (await backend.stat(path)).size_bytes
+            if size > MAX_SKILL_BYTES:
+                return f"it is larger than {MAX_SKILL_BYTES} bytes"
+    except MISSING:
+        return None
+    except OSError:
+        return "it cannot be read"
+    folder = posixpath.basename(posixpath.dirname(path))
+    return await asyncio.to_thread(parse_skill, head, folder)
 
 
 def _listing(found: _Found, sources: Sequence[str]) -> tuple[str, list[Notice]]:

@@ -14,7 +14,8 @@ tool's response.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from functools import cache, lru_cache
 from typing import Any, TypeVar, get_type_hints
@@ -105,7 +106,7 @@ class CheckedTool(BaseTool):
         """
         fields = self._arguments.model_fields
         try:
-            checked = self._arguments.model_validate(args)
+            checked = self._arguments.model_validate(_meant(args, self._arguments))
         except ValidationError as error:
             faults = [
                 f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
@@ -194,6 +195,24 @@ def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     return create_model(
         f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields
     )
+
+
+def _meant(args: Mapping[str, Any], arguments: type[BaseModel]) -> dict[str, Any]:
+    """Return a model's arguments; some models write a list or an object as a text of JSON."""
+    properties = _schema(arguments)["properties"]
+    return {name: _value(value, properties.get(name, {})) for name, value in args.items()}
+
+
+def _value(value: Any, schema: Mapping[str, Any]) -> Any:
+    kinds = [one.get("type") for one in (schema, *schema.get("anyOf", ()))]
+    is_structure = "string" not in kinds and ("array" in kinds or "object" in kinds)
+    if not (is_structure and isinstance(value, str)):
+        return value
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return read if isinstance(read, list | dict) else value
 
 
 @lru_cache(MAX_DECLARATIONS)

@@ -132,6 +132,7 @@ _PUBLISHED = (
     b"16C7e42F292c6912E7710c838347Ae178B4a",  # GitHub's documentation of OAuth
     b"1B4a2e77838347a7E420ce178F2E7c6912E1",
     b"SyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe",  # Google's documentation of API keys
+    b"4eC39HqLyjWDarjtT1zdp7dc",  # Stripe's documentation of API keys
     b"17653672481-19874698323-pdFZKVeTuE8sk7oOcBrzbqgy",  # Slack's documentation of oauth.v2.access
 )
 """Published examples in issuers' documentation that are not marked as such, without the common

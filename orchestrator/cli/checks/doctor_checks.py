@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ... import extras
@@ -201,7 +202,7 @@ async def _called(name: str, model: str) -> Check:
 def _knowledge(definitions: AgentDefinitions) -> Iterable[Check]:
     """Check the memory and the skills that are files of the definitions."""
     from ...deep_agent import (  # noqa: PLC0415 - slow import
-        SKILL_FILES,
+        is_skill_file,
         memory_fault,
         skill_fault,
     )
@@ -215,7 +216,8 @@ def _knowledge(definitions: AgentDefinitions) -> Iterable[Check]:
         for file in definition.files:
             folder, base = posixpath.split(file.path)
             fault = ""
-            if base in SKILL_FILES and skills & {folder or ".", posixpath.dirname(folder) or "."}:
+            above = {str(one) for one in PurePosixPath(file.path).parents}
+            if is_skill_file(base) and skills & above:
                 fault = skill_fault(file.data, posixpath.basename(folder))
             elif file.path in memory:
                 fault = memory_fault(file.data)

@@ -57,6 +57,9 @@ SETTLE_SECONDS = 2.0
 MAX_LISTED_TOOLS = 1_000
 """A server that lists more is broken, or its list never ends."""
 
+MAX_LIST_PAGES = 50
+"""Pages of a list after the first one; servers have up to 100 tools on each."""
+
 ERROR_OUTPUT_CHARACTERS = 500
 """The end of a server's stderr, quoted when the server does not respond."""
 
@@ -95,14 +98,16 @@ class _Session:
     client: Client = field(init=False)
     """Set, like `tools`, when the session is ready."""
     tools: list[mcp_types.Tool] = field(init=False)
+    calls: int = 0
+    """How many are open."""
 
     async def hold(self, server: McpServer) -> None:
         """Open the session, wait until `closing` is set, and close it."""
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._end_when_refused)
             async with Client(transport(server, self.trace), cache=None) as client:
-                self.tools = await _listed(client)
                 received = self.trace.received
+                self.tools = await _listed(client, server, received.left_out)
                 for name in received.listed.difference(tool.name for tool in self.tools):
                     received.left_out[name] = "its x-mcp-header annotations are invalid"
                 self.client = client
@@ -113,6 +118,10 @@ class _Session:
     async def _end_when_refused(self) -> None:
         await self.trace.refused.wait()
         raise EOFError(f"it answered HTTP {self.trace.status}")
+
+
+class _SessionUnknown(Exception):
+    """The server does not know a session; the text is the error for the model."""
 
 
 class McpConnection:
@@ -152,16 +161,36 @@ class McpConnection:
             Exception: The transport failed for a reason outside of MCP, such as a dead sandbox.
         """
         try:
+            return await self._call(tool, arguments)
+        except _SessionUnknown:  # the server was restarted: it has done nothing
+            pass
+        try:
+            return await self._call(tool, arguments)
+        except _SessionUnknown as error:
+            raise ToolMistake(str(error)) from None
+
+    async def _call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool in the open session, or in a new one.
+
+        Raises:
+            _SessionUnknown: The server does not know the session.
+        """
+        try:
             session = await self._opened()
         except McpServerFailed as failure:
             raise ToolMistake(f"{failure} The next call tries again.") from None
         seconds = self._server.timeout_seconds
+        session.calls += 1
         try:
             result = await session.client.call_tool(tool, arguments, read_timeout_seconds=seconds)
         except MCPError as error:
-            raise ToolMistake(await self._call_failure(session, tool, error)) from None
+            raise await self._call_failure(session, tool, error) from None
         except (ValidationError, RuntimeError):  # the SDK's errors for an invalid result
             raise ToolMistake(f"{tool} returned an invalid result.") from None
+        finally:
+            session.calls -= 1
+            if session is not self._session and not session.calls:
+                await _close(session)
         return as_result(result, session.trace.received.output_schemas.get(tool))
 
     async def close(self) -> None:
@@ -217,17 +246,22 @@ class McpConnection:
         quoted = f": {errors[-ERROR_OUTPUT_CHARACTERS:]}" if errors else ""
         return f"it did not answer within {self._server.timeout_seconds:g} s{quoted}"
 
-    async def _call_failure(self, session: _Session, tool: str, error: MCPError) -> str:
+    async def _call_failure(self, session: _Session, tool: str, error: MCPError) -> Exception:
         """Return the error for the model of a call that has no result."""
         if error.error.code == REQUEST_TIMEOUT:
-            return f"{tool} did not answer within {self._server.timeout_seconds:g} s."
+            seconds = self._server.timeout_seconds
+            return ToolMistake(f"{tool} did not answer within {seconds:g} s.")
         if error.error.code == CONNECTION_CLOSED:
-            return await self._loss(session)
+            return ToolMistake(await self._loss(session))
+        words = f"{tool} failed: {_words(error, self._server)}"
         status = session.trace.status
-        if status == HTTPStatus.NOT_FOUND:  # the server was restarted
-            await _close(session)
-        words = _words(error, self._server)
-        return f"{tool} failed: {words}" + (f" (HTTP {status})" if status >= _REFUSED else "")
+        if status < _REFUSED:
+            return ToolMistake(words)
+        # It may be the session that is refused: the next call has a new one.
+        if self._session is session:
+            self._session = None
+        kind = _SessionUnknown if status == HTTPStatus.NOT_FOUND else ToolMistake
+        return kind(f"{words} (HTTP {status})")
 
     async def _loss(self, session: _Session) -> str:
         """Close a session that was lost during a call, and return the error for the model."""
@@ -245,13 +279,31 @@ class McpConnection:
         )
 
 
-async def _listed(client: Client) -> list[mcp_types.Tool]:
-    """Return all tools; a list that goes in a circle, or never ends, is cut."""
+async def _listed(
+    client: Client, server: McpServer, left_out: dict[str, str]
+) -> list[mcp_types.Tool]:
+    """Return all tools; a list that goes in a circle, never ends, or fails is cut.
+
+    Args:
+        client: The client.
+        server: The server.
+        left_out: Gets what is cut, and why.
+    """
     page = await client.list_tools()
     tools, seen = list(page.tools), set[str]()
     while (cursor := page.next_cursor) and cursor not in seen and len(tools) <= MAX_LISTED_TOOLS:
+        rest = f"number {len(tools) + 1} and later"
+        if len(seen) == MAX_LIST_PAGES:
+            left_out[rest] = f"the list has more than {MAX_LIST_PAGES} pages"
+            break
         seen.add(cursor)
-        page = await client.list_tools(cursor=cursor)
+        try:
+            page = await client.list_tools(cursor=cursor)
+        except MCPError as error:
+            if error.error.code in {CONNECTION_CLOSED, REQUEST_TIMEOUT}:
+                raise
+            left_out[rest] = f"the next page of the list failed: {_words(error, server)}"
+            break
         tools += page.tools
     return tools
 
@@ -294,7 +346,8 @@ def _explain(cause: Exception, status: int, server: McpServer) -> tuple[str | No
         status = cause.response.status_code
     if isinstance(cause, httpx2.HTTPStatusError | MCPError) and status >= _REFUSED:
         may_pass = status in _TEMPORARY_STATUS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return f"it answered HTTP {status}", may_pass
+        words = f": {_words(cause, server)}" if isinstance(cause, MCPError) else ""
+        return f"it answered HTTP {status}{words}", may_pass
     if isinstance(cause, MCPError):
         code = cause.error.code
         return f"it answered with error {code}: {_words(cause, server)}", code == CONNECTION_CLOSED

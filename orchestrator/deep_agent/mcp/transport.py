@@ -10,6 +10,7 @@ answers.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
 import math
@@ -17,6 +18,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import islice
 from typing import Any
 
@@ -28,7 +30,13 @@ from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, REQUEST_TIMEOUT
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    REQUEST_TIMEOUT,
+)
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
@@ -60,6 +68,9 @@ MAX_STARTS = 10
 MAX_DEPTH = 100
 """The deepest nesting of lists and objects in a message: ten times that of a large schema. Reading
 a deeper one would need more of Python's stack than there is."""
+
+OLDEST_VERSION = "2024-11-05"
+"""The version of MCP that a server is taken to speak if it says none."""
 
 UNREADABLE = "the server's answer is not valid JSON-RPC"
 
@@ -156,6 +167,21 @@ class Received:
         self._open.pop(request, None)
         return {"jsonrpc": "2.0", "id": request, "result": result}
 
+    def refusal(self, request: RequestId, body: bytes, reason: str) -> Message:
+        """Return the error of a request that was refused in words that are not JSON-RPC.
+
+        Args:
+            request: The request.
+            body: The words; a page, which is for browsers, is not quoted.
+            reason: What is said without them.
+        """
+        words = body.decode(errors="replace").strip()
+        is_page = words.startswith("<")
+        code = INTERNAL_ERROR
+        if self._open.get(request) == "server/discover":
+            code = METHOD_NOT_FOUND  # older servers know no such request
+        return self._error(request, code, reason if is_page or not words else words)
+
     def _error(self, request: RequestId, code: int, message: str, data: Any = None) -> Message:
         # The SDK uses two codes for what happens on this side.
         if self._open.pop(request, None) == "tools/call" and code in _CODES_OF_THE_SDK:
@@ -246,8 +272,9 @@ def _error_data(error: Any) -> tuple[int, str, Any]:
 
 def _greeting(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of the first request with what is used of it."""
+    version = result.get("protocolVersion")
     return {
-        "protocolVersion": result.get("protocolVersion"),
+        "protocolVersion": version if isinstance(version, str) else OLDEST_VERSION,
         "capabilities": {},
         "serverInfo": {"name": "server", "version": ""},
     }
@@ -257,10 +284,11 @@ def _call_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a tool.
 
     Raises:
-        ValueError: It has no content; the message quotes it.
+        ValueError: It has no content, or asks for something; the message says so.
     """
     if result.get("resultType") not in (None, "complete"):
-        return dict(result)  # it asks for something, which the SDK refuses
+        asked = cut(str(result["resultType"]), 100)
+        raise ValueError(f"it is not complete, but {asked}, which is not supported here")
     content, structured = result.get("content"), result.get("structuredContent")
     if content is None and structured is None:
         raise ValueError(f"it has no content: {cut(json.dumps(result))}")
@@ -284,12 +312,12 @@ def _block(block: Any) -> dict[str, Any]:
         return {"type": "text", "text": f"[{type_name(block)}: not shown]"}
     known = {key: value for key, value in block.items() if key not in {"annotations", "_meta"}}
     try:
-        _BLOCKS.validate_python(known, by_name=False)
+        block_type = _BLOCKS.validate_python(known, by_name=False).type
     except ValidationError:
         text = block.get("text")
         named = f"[{cut(str(block.get('type')), 100)}, of an unknown form: not shown]"
         return {"type": "text", "text": text if isinstance(text, str) else named}
-    return known
+    return {**known, "type": block_type}
 
 
 def _values(text: str) -> Iterator[Any]:
@@ -400,10 +428,12 @@ def _client(server: McpServer, trace: Trace) -> httpx2.AsyncClient:
 
     async def note_request(request: httpx2.Request) -> None:
         if request.method == "POST":
-            trace.received.note_sent(json.loads(request.content))
+            # That of a followed redirect is a stream.
+            trace.received.note_sent(json.loads(await request.aread()))
 
     async def note_response(response: httpx2.Response) -> None:
-        if response.request.method != "DELETE":
+        # Servers may refuse the stream of notifications, and the end of a session.
+        if response.request.method in ({"GET", "POST"} if has_streams_only else {"POST"}):
             trace.status = response.status_code
         if has_streams_only and response.request.method == "POST" and response.is_error:
             trace.refused.set()
@@ -416,9 +446,15 @@ def _client(server: McpServer, trace: Trace) -> httpx2.AsyncClient:
                 response.stream = _RepairedEvents(response.stream, trace.received)
             return  # the SDK limits the size of an event
         response.stream = _BoundedStream(response.stream)
-        if is_plain and content_type.startswith("application/json") and not has_streams_only:
-            request = None if response.is_error else _request_id(response.request)
-            response.stream = _RepairedBody(response.stream, trace.received, request)
+        request = _request_id(response.request)
+        if request is None or response.is_redirect or not is_plain or has_streams_only:
+            return
+        if response.status_code == HTTPStatus.ACCEPTED:
+            return
+        # Whatever type a server gives its answer.
+        response.headers["content-type"] = "application/json"
+        reason = response.reason_phrase if response.is_error else None
+        response.stream = _RepairedBody(response.stream, trace.received, request, reason)
 
     return httpx2.AsyncClient(
         headers={"accept-encoding": "identity", **server.headers},
@@ -453,19 +489,63 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class _RepairedBody(httpx2.AsyncByteStream):
-    """A response with one message, as the SDK accepts it."""
+    """A response with one message, as the SDK accepts it.
 
-    def __init__(self, stream: Any, received: Received, request: RequestId | None) -> None:
-        self._stream, self._received, self._request = stream, received, request
+    Args:
+        stream: The body.
+        received: Reads it.
+        request: The request that it answers.
+        reason: The words of its status if that is an error; a body that is not JSON-RPC then has
+            the server's own.
+    """
+
+    def __init__(
+        self, stream: Any, received: Received, request: RequestId, reason: str | None
+    ) -> None:
+        self._stream, self._received = stream, received
+        self._request, self._reason = request, reason
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = b"".join([part async for part in self._stream])
-        messages = await self._received.messages(body, self._request)
+        if self._reason is None:
+            messages = await self._received.messages(body, self._request)
+        else:
+            messages = await self._received.messages(body)
+            messages = messages or [self._received.refusal(self._request, body, self._reason)]
         # A body has one message; the last one is the response.
         yield to_json(messages[-1]) if messages else body
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _Event:
+    """The lines of a server-sent event."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        """The values of its lines of data."""
+        self.others: list[bytes] = []
+        self.is_message = True
+        """Whether it may have a message; the first one of the older transport has an address."""
+        self._size = 0
+
+    def add(self, line: bytes) -> None:
+        """Add a line.
+
+        Raises:
+            MessageTooBig: They are too many.
+        """
+        name, _, value = line.removeprefix(codecs.BOM_UTF8).partition(b":")
+        self._size += len(line)
+        if self._size > MAX_MESSAGE_BYTES:
+            raise MessageTooBig
+        if name == b"data":
+            self.data.append(value.removeprefix(b" "))
+            return
+        self.others.append(line)
+        if name == b"event":
+            self.is_message = value.strip() in {b"", b"message"}
 
 
 class _RepairedEvents(httpx2.AsyncByteStream):
@@ -476,6 +556,7 @@ class _RepairedEvents(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         rest = bytearray()
+        event = _Event()
         async for part in self._stream:
             if not _LINE_END.search(part):
                 rest += part
@@ -484,19 +565,27 @@ class _RepairedEvents(httpx2.AsyncByteStream):
                 continue
             *lines, last = _LINE_END.split(bytes(rest) + part)
             rest = bytearray(last)
-            for line, end in zip(lines[::2], lines[1::2], strict=True):
-                yield await self._repaired(line) + end
+            for line in lines[::2]:
+                if line:
+                    event.add(line)
+                else:
+                    yield await self._repaired(event)
+                    event = _Event()
         if rest:
-            yield await self._repaired(bytes(rest))
+            event.add(bytes(rest))
+        if event.data:
+            yield await self._repaired(event)
 
-    async def _repaired(self, line: bytes) -> bytes:
-        if not line.startswith(b"data:"):
-            return line
-        messages = await self._received.messages(line.removeprefix(b"data:"))
-        if messages is None:
-            return line
-        # Several in one line become events of their own; an event without data is skipped.
-        return b"\n\n".join(b"data: " + to_json(one) for one in messages)
+    async def _repaired(self, event: _Event) -> bytes:
+        """Return an event as the SDK accepts it; one that has data, but no message, is skipped."""
+        data = b"\n".join(event.data)
+        messages = await self._received.messages(data) if event.is_message and data else None
+        if messages is not None:
+            # Several in one become events of their own.
+            texts = [b"data: " + to_json(one) + b"\n" for one in messages]
+        else:
+            texts = [] if event.is_message else [b"data: " + line + b"\n" for line in event.data]
+        return b"".join(line + b"\n" for line in event.others) + b"\n".join(texts) + b"\n"
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -23,17 +23,19 @@ STATE_KEY = "todos"
 STATUSES = ("pending", "in_progress", "completed")
 
 OTHER_STATUSES = {
-    **dict.fromkeys(("todo", "to_do", "open", "not_started", "planned"), "pending"),
+    **dict.fromkeys(("todo", "to_do", "open", "new", "not_started", "planned"), "pending"),
     **dict.fromkeys(("doing", "active", "started", "in_work", "inprogress"), "in_progress"),
-    **dict.fromkeys(("done", "complete", "finished", "closed"), "completed"),
+    **dict.fromkeys(("wip", "ongoing", "working", "running", "current", "blocked"), "in_progress"),
+    **dict.fromkeys(("done", "complete", "finished", "closed", "x"), "completed"),
 }
 """Statuses of the plans of other harnesses, which models write here too."""
 
-CANCELLED = {"cancelled", "canceled"}
-"""A status of Gemini CLI and OpenCode. Here a step that is no longer needed leaves the list."""
+CANCELLED = {"cancelled", "canceled", "deleted", "skipped"}
+"""Statuses of Gemini CLI, OpenCode and Claude Code. Here a step that is no longer needed leaves the
+list."""
 
-CONTENT_KEYS = ("content", "step", "description")
-"""The key of a step's words here, in Codex and in Gemini CLI."""
+CONTENT_KEYS = ("content", "step", "subject", "title", "task", "text", "description")
+"""The keys of a step's words: here, in Codex, in Claude Code's tasks, in others, in Gemini CLI."""
 
 MAX_TODOS = 100
 """A longer plan is useless, and the model writes the whole list with every change."""
@@ -167,8 +169,8 @@ def _content(todo: dict[str, Any]) -> str:
 
 
 def _status(todo: dict[str, Any]) -> str:
-    """Return a step's status, in our words if it is known."""
-    status = "_".join(re.split(r"[\s_-]+", str(todo.get("status")).strip().lower()))
+    """Return a step's status, in our words if it is known; marks beside its letters are ignored."""
+    status = "_".join(re.findall(r"[a-z]+", str(todo.get("status")).lower()))
     return OTHER_STATUSES.get(status, status)
 
 

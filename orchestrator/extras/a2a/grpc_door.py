@@ -224,7 +224,7 @@ class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
 
 def _is_of(given: str, version: str) -> bool:
     """Return whether a version has the major number of another: minor ones are compatible."""
-    return given.strip().partition(".")[0] == version.partition(".")[0]
+    return given.strip().split(".")[0] == version.split(".", maxsplit=1)[0] and "," not in given
 
 
 def _metadata(context: grpc.aio.ServicerContext[Any, Any]) -> list[tuple[str, str]]:

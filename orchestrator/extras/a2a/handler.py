@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
+from fnmatch import fnmatchcase
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -80,6 +81,7 @@ from .push import PushConfigs
 from .received import (
     find_place,
     give_decisions,
+    media_kind,
     read_decisions,
     read_files,
 )
@@ -446,9 +448,9 @@ def _check_output_modes(configuration: SendMessageConfiguration) -> None:
     Raises:
         ContentTypeNotSupportedError: It can use none.
     """
-    accepted = {mode.lower() for mode in configuration.accepted_output_modes}
-    offered = {*cards.OUTPUT_MODES, "text", "text/*", "*/*"}
-    if accepted and not accepted & offered:
+    accepted = list(filter(None, map(media_kind, configuration.accepted_output_modes)))
+    offered = (*cards.OUTPUT_MODES, "text")
+    if accepted and not any(fnmatchcase(one, mode) for one in offered for mode in accepted):
         known = ", ".join(cards.OUTPUT_MODES)
         raise ContentTypeNotSupportedError(f"The agents answer in {known}.")
 

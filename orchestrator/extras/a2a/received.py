@@ -239,6 +239,11 @@ def message_digest(message: Message) -> str:
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
+def media_kind(media_type: str) -> str:
+    """Return a media type without its parameters, in lower case."""
+    return media_type.partition(";")[0].strip().lower()
+
+
 def check_parts(message: Message) -> None:
     """Check that the parts of a message are of kinds that agents get.
 
@@ -251,7 +256,7 @@ def check_parts(message: Message) -> None:
             raise ContentTypeNotSupportedError(
                 "Files are sent as raw parts: the service fetches no addresses."
             )
-        kind = part.media_type.partition(";")[0].strip().lower()
+        kind = media_kind(part.media_type)
         if kind and not any(fnmatchcase(kind, mode) for mode in INPUT_MODES):
             raise ContentTypeNotSupportedError(
                 f"The media type {kind[:100]} is not in the card: known are "

@@ -57,6 +57,7 @@ async def test_a_task_is_sent_by_grpc_and_seen_over_http_and_needs_a_key(server:
         (None, grpc.StatusCode.NOT_FOUND),
         ("0.3", grpc.StatusCode.FAILED_PRECONDITION),
         ("2.0", grpc.StatusCode.FAILED_PRECONDITION),
+        ("1.0, 0.3", grpc.StatusCode.FAILED_PRECONDITION),
         ("newest", grpc.StatusCode.FAILED_PRECONDITION),
     ],
 )

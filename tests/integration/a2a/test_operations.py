@@ -154,6 +154,29 @@ async def test_a_media_type_that_is_not_in_the_card_is_refused_for_new_and_old_t
         await client.cancel_task(CancelTaskRequest(id=task.id))
 
 
+@pytest.mark.parametrize(
+    ("mode", "is_offered"),
+    [
+        ("text/plain; charset=utf-8", True),
+        ("application/*", True),
+        ("*/*;q=0.1", True),
+        ("TEXT/Plain", True),
+        ("", True),
+        ("image/*", False),
+        ("text/markdown", False),
+    ],
+)
+async def test_the_media_types_that_a_client_accepts_are_compared_with_those_of_the_card(
+    server: Server, mode: str, is_offered: bool
+) -> None:
+    sent = {"messageId": f"m-{mode}", "role": "ROLE_USER", "parts": [{"text": "write"}]}
+    wanted = {"acceptedOutputModes": [mode], "returnImmediately": True}
+    body = {"method": "SendMessage", "params": {"message": sent, "configuration": wanted}}
+    async with httpx.AsyncClient(headers={**headers("ann"), "A2A-Version": "1.0"}) as http:
+        answer = await http.post(f"{server.url}/a2a", json={"jsonrpc": "2.0", "id": 1, **body})
+    assert answer.json().get("error", {}).get("code") == (None if is_offered else -32005)
+
+
 async def test_every_door_answers_at_its_path_with_a_slash_as_without(server: Server) -> None:
     given = {**headers("ann"), "A2A-Version": "1.0"}
     rpc = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "no-such-task"}}

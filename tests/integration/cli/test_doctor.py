@@ -75,6 +75,7 @@ def test_a_skill_that_an_agent_cannot_use_is_named(fanout: Fanout):
     for name, text in {
         "skills/wide/SKILL.md": "---\nname: wide\ndescription: Use when: asked.\n---\n",
         "skills/bad/SKILL.md": "---\nname: bad\n---\n",
+        "skills/group/Bad/Skill.md": "---\nname: Bad\ndescription: x\n---\n",
         "skills/moved/skill.md": "---\nname: other\ndescription: x\n---\n",
         "NOTES.md": "\0",
     }.items():
@@ -91,6 +92,7 @@ def test_a_skill_that_an_agent_cannot_use_is_named(fanout: Fanout):
     assert sorted(check["found"] for check in checks if check["name"] == "agent linter") == [
         "NOTES.md: it is a binary file",
         "skills/bad/SKILL.md: description must not be empty",
+        "skills/group/Bad/Skill.md: name must be lowercase kebab-case: letters, digits and hyphens",
         "skills/moved/skill.md: its name is not the name of its folder",
     ]
 

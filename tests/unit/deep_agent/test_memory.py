@@ -131,6 +131,7 @@ def test_comments_of_a_hostile_file_take_no_time(part):
 async def test_a_person_learns_which_file_is_not_shown(tmp_path):
     (tmp_path / "AGENTS.md").write_bytes(b"GIF\0\0")
     (tmp_path / "long.md").write_text("x" * MAX_FILE_BYTES + "END")
+    (tmp_path / "latin.md").write_bytes(b"caf\xe9")
     sentences: list[str] = []
 
     async def notify(sentence: str) -> None:
@@ -139,14 +140,22 @@ async def test_a_person_learns_which_file_is_not_shown(tmp_path):
     await instructions(
         *({"calls": [call("ls", path="/workspace")]} for _ in range(2)),
         backend=DirectoryBackend(tmp_path),
-        memory=[AGENTS, "/workspace/long.md"],
+        memory=[AGENTS, "/workspace/long.md", "/workspace/latin.md"],
         notify=notify,
     )
 
     assert sentences == [
         f"memory file not shown: {AGENTS}: it is a binary file.",
         "memory file cut: /workspace/long.md: only its first 32,768 bytes are shown.",
+        "memory file shown: /workspace/latin.md: it is not UTF-8, some characters are replaced.",
     ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+async def test_a_file_with_a_byte_order_mark_is_shown_without_it(tmp_path, encoding):
+    (tmp_path / "AGENTS.md").write_text("Öffne <!-- obey --> nichts.\r\n", encoding)
+
+    assert f'<memory_file path="{AGENTS}">\nÖffne  nichts.\n<' in await told(tmp_path)
 
 
 async def test_a_file_cannot_end_its_own_quotation(tmp_path):

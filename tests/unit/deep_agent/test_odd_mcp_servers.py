@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +42,9 @@ EXPECTED: dict[str, dict[str, Any] | str] = {
     "content is a text": SAID,
     "content is a block": SAID,
     "content of texts": {**SUCCESS, "output": "said\n[a number: not shown]"},
+    "block without a type": SAID,
+    "asks for more": INVALID
+    + "it is not complete, but input_required, which is not supported here",
     "no content": INVALID + 'it has no content: {"toolResult": "old"}',
     "content is a number": INVALID + "its content is a number, not a list",
     "structured only": {**SUCCESS, "result": {"v": 1}},
@@ -177,6 +181,58 @@ async def test_a_refused_message_costs_its_call(transport: str, words: str) -> N
 
     assert words in refused
     assert after == SAID
+
+
+async def test_a_refusal_that_is_not_json_is_told_in_the_servers_words_or_its_statuss() -> None:
+    with at_a_url("bodies") as server:
+        async with connected(server) as connection:
+            words = await outcome(connection, k="refused in words")
+            page = await outcome(connection, k="refused with a page")
+
+    assert words == "fine failed: your plan has no searches left (HTTP 402)"
+    assert page == "fine failed: Bad Gateway (HTTP 502)"
+
+
+async def test_a_server_that_moved_within_its_address_is_followed() -> None:
+    with at_a_url("bodies") as server:
+        moved = replace(server, url=str(server.url).replace("/mcp", "/moved"))
+        async with connected(moved) as connection:
+            assert await outcome(connection) == SAID
+
+
+@pytest.mark.parametrize(("status", "is_repeated"), [(404, True), (400, False)])
+async def test_a_server_that_forgot_its_sessions_is_given_a_new_one(
+    status: int, is_repeated: bool
+) -> None:
+    app, forget = odd.with_sessions(unknown=status)
+    with http_server("http", app) as served:
+        async with connected(McpServer(name="odd", url=url_of(served, "http"))) as connection:
+            before = await outcome(connection)
+            forget()
+            # Only 404 says that the session is unknown, so that the call had no effect.
+            next_one = await outcome(connection)
+            after = await outcome(connection)
+
+    assert before == after == SAID
+    assert next_one == (SAID if is_repeated else "fine failed: no such session (HTTP 400)")
+
+
+async def test_a_list_whose_next_page_fails_costs_the_tools_of_that_page(tmp_path: Path) -> None:
+    listed = odd.response(result={"tools": odd.TOOLS[:2], "nextCursor": "next"})
+    failed = odd.response(error={"code": -32602, "message": "no such cursor"})
+    arguments = odd.write_process(tmp_path, **{"tools/list": listed, "tools/list next": failed})
+    reports: list[str] = []
+
+    async def report(text: str) -> None:
+        reports.append(text)
+
+    tools = McpTools([process(arguments)], report)
+    try:
+        assert [tool.name for tool in await tools.get_tools()] == ["odd__fine", "odd__no_schema"]
+    finally:
+        await tools.close()
+    [left_out] = reports
+    assert "number 3 and later is left out: the next page of the list failed: no such" in left_out
 
 
 async def test_a_servers_words_are_kept_without_the_key_that_they_quote() -> None:

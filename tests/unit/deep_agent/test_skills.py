@@ -133,7 +133,7 @@ BAD = {
     "compatibility must be at most 500 characters": skill(
         "bad", more=f"compatibility: {'x' * 501}\n"
     ),
-    "description must be a text": skill("bad", "[a]"),
+    "description must be a text": '---\n{"name": "bad", "description": ["a"]}\n---\n',
     f"two lines --- in {MAX_HEAD_BYTES} bytes": skill(
         "bad", more=f"note: {'x' * MAX_HEAD_BYTES}\n"
     ),
@@ -186,6 +186,21 @@ description: "\ud83d\ude00 \ud800"
         ("---\nname: a\ndescription: Does.", "Does."),
         ("---\nname: a\ndescription: Does.\nallowed-tools:\n  - Bash(git:*)\n---\n", "Bash(git:*)"),
         ("---\nname: a\ndescription: x: y\nallowed-tools: Read, Bash(jq *)\n---\n", "Bash(jq *)"),
+        (
+            "---\nname: a\ndescription: x\nallowed-tools:\n  - Bash: git *\n---\n",
+            "Bash: git *",
+        ),
+        ("---\nname: a\ndescription: Does.\nallowed-tools:\n  Read: true\n---\n", "Read: true"),
+        ("---\nname: a\ndescription:\n  - when asked\n  - at: noon\n---\n", "- at: noon"),
+        ("---\nname: a\ndescription: [a]\ncompatibility: [linux]\n---\n", "[a] Needs: [linux]"),
+        ("---\nname: “a”\ndescription: “Use when: asked”\n---\n", "Use when: asked"),
+        ('---\nname: a\ndescription: "C:\\Users\\x"\n---\n', " C:\\Users\\x "),
+        ('---\nname: a\ndescription: "Use" when: "go"\n---\n', '"Use" when: "go"'),
+        ("---\nname\uff1aa\ndescription\uff1a用于 PDF\n---\n", "用于 PDF"),
+        ("---\nname: a\ndescription:Use when asked\n---\n", "Use when asked"),
+        ('---\n"name": a\n"description": Does: it\n---\n', "Does: it"),
+        ("---\nname: a\ndescription: Does: it\nhttps://a.example/b\n---\n", "https://a.example/b"),
+        ("-----\nname: a\ndescription: Does.\n-----\n", "Does."),
     ],
 )
 async def test_front_matter_that_is_nearly_yaml_is_read_as_its_author_meant_it(
@@ -206,12 +221,49 @@ async def test_a_name_may_be_of_any_script(tmp_path, name):
     assert f"- {unicodedata.normalize('NFKC', name)}: Does it." in await told(tmp_path)
 
 
-async def test_a_skill_whose_file_is_in_lower_case_is_found(tmp_path):
+@pytest.mark.parametrize("name", ["skill.md", "Skill.md", "SKILL.MD"])
+async def test_the_name_of_a_skills_file_may_be_in_letters_of_any_case(tmp_path, name):
     made = put(tmp_path / "skills", "a")
-    (made / "SKILL.md").rename(made / "skill.md")
+    (made / "SKILL.md").rename(made / name)
 
-    assert f"- a: Does it. ({SKILLS}/a/skill.md)" in await told(tmp_path)
-    assert "- a: Does it. (/workspace/skills/a/skill.md)" in await told(tmp_path, f"{SKILLS}/a")
+    assert f"- a: Does it. ({SKILLS}/a/{name})" in await told(tmp_path)
+    assert f"- a: Does it. (/workspace/skills/a/{name})" in await told(tmp_path, f"{SKILLS}/a")
+
+
+async def test_skills_in_groups_and_plugins_are_found_and_those_inside_of_a_skill_are_not(tmp_path):
+    put(tmp_path / "skills", "one")
+    put(tmp_path / "skills" / "one" / "examples", "inner")
+    put(tmp_path / "skills" / "group", "two")
+    put(tmp_path / "skills" / "pdf" / ".claude" / "skills", "three")
+    put(tmp_path / "skills" / "node_modules" / "x", "four")
+    (tmp_path / "skills" / "group" / "round").symlink_to("..")
+
+    text = await told(tmp_path)
+
+    assert f"- two: Does it. ({SKILLS}/group/two/SKILL.md)" in text
+    assert f"- three: Does it. ({SKILLS}/pdf/.claude/skills/three/SKILL.md)" in text
+    assert "- inner:" not in text
+    assert "- four:" not in text
+
+
+async def test_of_equal_names_in_one_source_the_nearer_one_is_used_and_the_other_is_named(tmp_path):
+    put(tmp_path / "skills", "same", skill("same", "Near."))
+    put(tmp_path / "skills" / "group", "same", skill("same", "Far."))
+
+    text = await told(tmp_path)
+
+    assert "- same: Near." in text
+    assert "Far." not in text
+    assert (
+        f"- skipped: {SKILLS}/group/same/SKILL.md: {SKILLS}/same/SKILL.md has the same name."
+    ) in text
+
+
+async def test_a_skill_in_utf_16_is_read(tmp_path):
+    made = put(tmp_path / "skills", "a")
+    (made / "SKILL.md").write_text(skill("a", "Öffnet."), "utf-16")
+
+    assert "- a: Öffnet." in await told(tmp_path)
 
 
 async def test_a_person_learns_what_is_left_out_and_what_is_used_in_spite_of_a_fault(tmp_path):
@@ -234,12 +286,12 @@ async def test_a_person_learns_what_is_left_out_and_what_is_used_in_spite_of_a_f
     ]
 
 
-async def test_a_list_that_multiplies_itself_is_refused(tmp_path):
+async def test_a_list_that_multiplies_itself_is_not_carried_out(tmp_path):
     levels = "\n".join(f"x{n}: &x{n} [{','.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 20))
     more = f"x0: &x0 [a]\n{levels}\nallowed-tools: *x19\n"
     put(tmp_path / "skills", "a", skill("a", more=more))
 
-    assert "a/SKILL.md: allowed-tools must be names of tools" in await told(tmp_path)
+    assert "- a: Does it. Meant for the tools: *x19." in await told(tmp_path)
 
 
 async def test_a_fault_is_logged_once_and_not_before_every_call(tmp_path):

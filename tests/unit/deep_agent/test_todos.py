@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -105,6 +106,11 @@ async def test_a_list_against_the_schema_is_refused_and_the_old_one_stays(
         ({"content": "a", "status": "in-progress"}, ("a", I)),
         ({"content": "a", "status": "DONE"}, ("a", C)),
         ({"content": "a", "status": "todo"}, ("a", P)),
+        ({"content": "a", "status": "✅ completed."}, ("a", C)),
+        ({"content": "a", "status": "[x]"}, ("a", C)),
+        ({"content": "a", "status": "blocked"}, ("a", I)),
+        ({"subject": "a", "description": "more", "status": P}, ("a", P)),  # Claude Code's tasks
+        ({"title": "a", "status": "deleted"}, None),
         ({"content": "a", "status": "cancelled"}, None),
     ],
 )
@@ -116,6 +122,14 @@ async def test_a_step_in_the_form_of_another_harness_is_taken(
     run = await Run(scripted(replies)).to_end()
     assert run.results[0]["status"] == "success"
     assert run.results[1]["todos"] == (steps(taken) if taken else [])
+
+
+async def test_a_list_written_as_a_text_of_json_is_taken() -> None:
+    made = [call("write_todos", todos=json.dumps(steps(("a", I)))), call("read_todos")]
+    replies: list[dict[str, Any]] = [*({"calls": [each]} for each in made), {"text": "x"}]
+    run = await Run(scripted(replies)).to_end()
+    assert run.results[0]["status"] == "success"
+    assert run.results[1]["todos"] == steps(("a", I))
 
 
 def declared(name: str) -> tuple[str, dict[str, Any]]:
