@@ -157,9 +157,8 @@ class FolderMerge:
         for file in files:
             if file.after is None and not _was_directory(file):
                 self._report(file, self._remove)
-        for file in files:
-            if file.after is not None:
-                self._report(file, self._write if file.from_path is None else self._rename)
+        for file in _vacated_first([file for file in files if file.after is not None]):
+            self._report(file, self._write if file.from_path is None else self._rename)
         for file in reversed(files):
             if file.after is None and _was_directory(file):
                 self._report(file, self._remove_directory)
@@ -233,7 +232,14 @@ class FolderMerge:
     def _write(self, file: ChangedFile) -> How:
         """Apply an addition or a modification."""
         before, after = file.before, _required(file.after)
-        ours = self._here(file.path, before, after)
+        try:
+            ours = self._here(file.path, before, after)
+        except PathRefused:
+            if before is None or not is_inside(file.path):
+                raise
+            if self._renamed_here(file.path, before, after) is None:
+                raise
+            ours = None  # a link is in place of the folder that was renamed
         if ours is None:
             if before is not None:
                 return self._write_where_renamed(file, before, after)
@@ -404,6 +410,18 @@ def _again_when_changed(file: ChangedFile, merge_one: Callable[[ChangedFile], Ho
         with suppress(ChangedMeanwhile):
             return merge_one(file)
     return merge_one(file)
+
+
+def _vacated_first(files: list[ChangedFile]) -> list[ChangedFile]:
+    """Return files and links in place of folders last: files are moved out of the folders first."""
+    vacated = {
+        "/".join(names[:count])
+        for file in files
+        if file.from_path is not None
+        for names in [file.from_path.split("/")]
+        for count in range(1, len(names))
+    }
+    return sorted(files, key=lambda file: file.path in vacated)
 
 
 def _was_directory(file: ChangedFile) -> bool:

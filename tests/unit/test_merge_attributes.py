@@ -420,6 +420,20 @@ async def test_a_folder_that_was_renamed_takes_edits_of_its_files_with_it(root):
     assert "pkg" not in tree_of(root)
 
 
+@pytest.mark.parametrize("is_rename_first", [True, False])
+async def test_a_folder_that_left_a_link_takes_edits_of_its_files_with_it(root, is_rename_first):
+    (root / "pkg").mkdir()
+    committed(root, **{"pkg/a": LINES})
+    rename = renamed("pkg/a", "src/a")
+    rename.add("pkg", rename.link("src"))
+    bundles = [rename, BundleBuilder().edit("pkg/a", LINES, EDITED)]
+    for one in bundles if is_rename_first else bundles[::-1]:
+        assert (await put_in(root, one)).complete
+
+    assert (root / "pkg").readlink() == Path("src")
+    assert (root / "src/a").read_bytes() == EDITED
+
+
 async def test_a_file_that_was_there_before_is_not_taken_for_a_renamed_one(root):
     committed(root, old=LINES, twin=LINES)
     (root / "old").unlink()
