@@ -160,6 +160,8 @@ class JobLanding:
         verification = await run_verification(
             self._sandbox, self._command, ends_at=self._ends_at, env=REPRODUCIBLE
         )
+        # Reading a long output takes a while, so it is not left to the train, which has no thread.
+        await asyncio.to_thread(failing_tests, verification)
         data = {
             **verification.model_dump(),
             "children": [*job_ids],
