@@ -302,7 +302,13 @@ class FolderMerge:
         """Move the file at the old path, with the changes of both sides."""
         before, after = _required(file.before), _required(file.after)
         old_path = file.from_path or ""
-        old, new = self.folder.find(old_path), self.folder.find(file.path)
+        new = self.folder.find(file.path)
+        try:
+            old = self.folder.find(old_path)
+        except PathRefused:
+            if new is None or not is_inside(old_path):
+                raise
+            old = None  # merged before, with a link in place of the old folder
         if old is None:  # renamed here as well, or merged before
             return self._write(file)
         settled = settle(before, after, old, self._content, self._merge_texts(file.path))

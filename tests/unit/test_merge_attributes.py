@@ -429,6 +429,8 @@ async def test_a_folder_that_left_a_link_takes_edits_of_its_files_with_it(root, 
     bundles = [rename, BundleBuilder().edit("pkg/a", LINES, EDITED)]
     for one in bundles if is_rename_first else bundles[::-1]:
         assert (await put_in(root, one)).complete
+    for one in bundles:
+        assert (await put_in(root, one)).complete
 
     assert (root / "pkg").readlink() == Path("src")
     assert (root / "src/a").read_bytes() == EDITED
