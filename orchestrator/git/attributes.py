@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,8 @@ DEFAULT_MARKER_SIZE = 7
 _MAX_MARKER_SIZE = 200
 """The longest conflict marker: a longer line would not be visible as a marker."""
 
+_ATTRIBUTES = ("merge", "conflict-marker-size", "text", "eol", "working-tree-encoding")
+
 How = Literal["text", "union", "binary", "driver"]
 
 
@@ -37,6 +39,10 @@ class MergeRule:
     """The command of the person's merge driver."""
     marker_size: int = DEFAULT_MARKER_SIZE
     """Characters of a conflict marker."""
+    normalizes_line_ends: bool = False
+    """Whether Git stores a text with other line ends than the work tree may have."""
+    encoding: str | None = None
+    """The encoding in the work tree; None: that of the stored text."""
 
 
 PLAIN = MergeRule()
@@ -105,7 +111,7 @@ def merge_rules(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         _, output = run_git(
-            ["check-attr", "-z", "--stdin", "merge", "conflict-marker-size"],
+            ["check-attr", "-z", "--stdin", *_ATTRIBUTES],
             folder=work_tree,
             git_dir=git_dir,
             work_tree=work_tree,
@@ -126,12 +132,20 @@ def merge_rules(
 def _rule(values: Mapping[str, str], personal: PersonalMergeSettings) -> MergeRule:
     size = values.get("conflict-marker-size", "")
     is_size = size.isascii() and size.isdigit() and 0 < int(size[:4]) <= _MAX_MARKER_SIZE
-    marker_size = int(size) if is_size else DEFAULT_MARKER_SIZE
+    text, eol, encoding = (
+        values.get(name, "unspecified") for name in ("text", "eol", "working-tree-encoding")
+    )
+    rule = MergeRule(
+        marker_size=int(size) if is_size else DEFAULT_MARKER_SIZE,
+        normalizes_line_ends=text in {"set", "auto"}
+        or (text == "unspecified" and eol in {"lf", "crlf"}),
+        encoding=None if encoding in {"unspecified", "unset", "set"} else encoding,
+    )
     match values.get("merge", "unspecified"):
         case "unset" | "binary":
-            return MergeRule("binary", marker_size=marker_size)
+            return replace(rule, how="binary")
         case "union":
-            return MergeRule("union", marker_size=marker_size)
+            return replace(rule, how="union")
         case name if name in personal.drivers:
-            return MergeRule("driver", personal.drivers[name], marker_size)
-    return MergeRule(marker_size=marker_size)
+            return replace(rule, how="driver", driver=personal.drivers[name])
+    return rule

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from ..git.attributes import (
@@ -101,42 +101,57 @@ class FolderMerge:
     added: Callable[[], Iterable[str]] = tuple
     """Returns the files of the folder that are missing in the checked-out commit. A deleted file
     may have been renamed to one of them."""
+    _rules: dict[str, MergeRule] = field(default_factory=dict)
+    _attributes: dict[str, bytes] = field(default_factory=dict)
+    """The attribute files that were read, by path."""
+    _seen_attributes: set[str] = field(default_factory=set)
+    """The paths where an attribute file was looked for."""
 
-    @cached_property
-    def _rules(self) -> Mapping[str, MergeRule]:
-        """How files with attributes are merged; the attributes are those before the merge."""
-        paths = {
+    def _rule(self, path: str) -> MergeRule:
+        """Return how a file is merged; the attributes are those before the merge."""
+        if path not in self._rules:
+            paths = {path, *self._paths()} - self._rules.keys()
+            for folder in attribute_folders(paths):
+                self._read_attributes(posixpath.join(folder, ATTRIBUTES_FILE))
+            found = merge_rules(self._attributes, paths, self.personal)
+            self._rules |= {one: found.get(one, PLAIN) for one in paths}
+        return self._rules[path]
+
+    def _paths(self) -> set[str]:
+        """Return the paths of all changes, old ones of renamed files too."""
+        return {
             path
             for file in self.bundle.changes.files
             for path in (file.path, file.from_path)
             if path and is_inside(path)
         }
-        files = {}
-        for folder in attribute_folders(paths):
-            path = posixpath.join(folder, ATTRIBUTES_FILE)
-            with suppress(OSError, PathRefused):
-                found = self.folder.find(path)
-                content = found.content if found and found.kind == "file" else None
-                if content is not None and len(content) <= MAX_ATTRIBUTES_BYTES:
-                    files[path] = content
-        return merge_rules(files, paths, self.personal)
+
+    def _read_attributes(self, path: str) -> None:
+        """Read an attribute file, unless that was done: the job may have changed it since."""
+        if path in self._seen_attributes:
+            return
+        self._seen_attributes.add(path)
+        with suppress(OSError, PathRefused):
+            found = self.folder.find(path)
+            content = found.content if found and found.kind == "file" else None
+            if content is not None and len(content) <= MAX_ATTRIBUTES_BYTES:
+                self._attributes[path] = content
 
     def _merge_texts(self, path: str) -> MergeTexts:
         """Return what merges the texts of a file; attributes are read when it is called."""
 
         def merge(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
-            rule = self._rules.get(path, PLAIN)
             place = self.personal or PersonalMergeSettings(Path("/"))
-            full = place.prefix + path
-            return merge_texts_by(rule, place.folder, full)(base, ours, theirs)
+            merge_texts = merge_texts_by(self._rule(path), place.folder, place.prefix + path)
+            return merge_texts(base, ours, theirs)
 
         return merge
 
     def run(self) -> MergeReport:
         """Merge the bundle and return the outcome of each change; files that fail do not raise."""
-        paths = {path for file in self.bundle.changes.files for path in (file.path, file.from_path)}
-        if any(path and posixpath.basename(path) == ATTRIBUTES_FILE for path in paths):
-            _ = self._rules  # read before the job's changes of them are in
+        for path in self._paths():
+            if posixpath.basename(path) == ATTRIBUTES_FILE:
+                self._rule(path)  # read before the job's changes of them are in
         files = in_order(self.bundle.changes.files)
         for file in files:
             if file.after is None and not _was_directory(file):
@@ -210,14 +225,21 @@ class FolderMerge:
         base = self._content(before) if before is not None else b""
         sides = (base, ours.content, self._content(after))
         if after.kind == "file" and all(map(is_text, sides)):
-            size = self._rules.get(path, PLAIN).marker_size
+            size = self._rule(path).marker_size
             marked = marked_text(*sides, ("the files as they are", label), size)
             self.folder.put_file(path, marked, ours.mode, ours)
 
     def _write(self, file: ChangedFile) -> How:
         """Apply an addition or a modification."""
         before, after = file.before, _required(file.after)
-        ours = self._here(file.path, before, after)
+        try:
+            ours = self._here(file.path, before, after)
+        except PathRefused:
+            if before is None or not is_inside(file.path):
+                raise
+            if self._renamed_here(file.path, before, after) is None:
+                raise
+            ours = None  # a link is in place of the folder that was renamed
         if ours is None:
             if before is not None:
                 return self._write_where_renamed(file, before, after)
@@ -236,7 +258,7 @@ class FolderMerge:
     ) -> How:
         """Apply a change of a file that has another name here."""
         old_path = file.from_path or file.path
-        path = self._renamed_here(old_path, before)
+        path = self._renamed_here(old_path, before, after)
         if path is None:
             raise ChangesCollide("deleted", "The job changed it; here it was deleted.")
         if file.from_path is not None:
@@ -247,22 +269,25 @@ class FolderMerge:
             )
         return self._write(file.model_copy(update={"path": path, "before": before, "after": after}))
 
-    def _renamed_here(self, path: str, before: FileVersion) -> str | None:
-        """Return the path that a file of the snapshot has here, as Git finds renames.
+    def _renamed_here(self, path: str, *versions: FileVersion) -> str | None:
+        """Return the path that a file or a link of the snapshot has here, as Git finds renames.
 
-        Only added files are candidates.
+        Only added ones are candidates.
+
+        Args:
+            path: Its path in the snapshot.
+            versions: Its version in the snapshot, and the job's: here it may have that already.
         """
-        if before.kind != "file":
-            return None
         own = {file.path for file in self.bundle.changes.files if file.after is not None}
         added = sorted(one for one in self.added() if one not in own and is_inside(one))
         found = {one: self.folder.find(one) for one in added[:RENAME_CANDIDATES]}
         contents = {
             one: here.content
             for one, here in found.items()
-            if here is not None and here.kind == "file" and here.content is not None
+            if here is not None and here.kind == versions[0].kind and here.content is not None
         }
-        return find_renamed(path, self._content(before), contents)
+        renamed = (find_renamed(path, self._content(one), contents) for one in versions)
+        return next(filter(None, renamed), None)
 
     def _moved_here(self, path: str, before: FileVersion) -> str | None:
         """Return the path to which a file was moved here without another change.

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ..git.attributes import MergeRule
 from ..git.merge_driver import run_driver
+from ..git.stored_text import in_work_tree, stored_sides
 from ..git.text_merge import contains_change, is_text, merge_text, union_text
 from ..jobs.changes import ChangedFile, ChangeKind, FileVersion
 from .rooted import Found
@@ -79,14 +80,8 @@ def settle(
         )
     base = content_of(before) if before is not None else None
     theirs = content_of(after)
-    if (
-        ours.kind != "file"
-        or ours.content is None
-        or not all(map(is_text, (base or b"", ours.content, theirs)))
-    ):
-        if base is None:
-            raise _both_added()
-        raise ChangesCollide("binary", "Both sides changed it, and only text can be merged.")
+    if ours.kind != "file" or ours.content is None:
+        raise _no_text(base)
     merged = (merge_texts or merge_plain_texts)(base, ours.content, theirs)
     return kept if merged in {None, ours.content} else Settled(merged, mode, "merged")
 
@@ -103,11 +98,11 @@ def merge_plain_texts(base: bytes | None, ours: bytes, theirs: bytes) -> bytes |
         None if the text has the change already.
 
     Raises:
-        ChangesCollide: Both sides changed the same lines.
+        ChangesCollide: Both sides changed the same lines, or they are no texts.
         GitFailed: Git is not installed or failed.
     """
-    if base is None:
-        raise _both_added()
+    if base is None or not all(map(is_text, (base, ours, theirs))):
+        raise _no_text(base)
     merged = merge_text(base, ours, theirs)
     if merged == ours or contains_change(base, ours, theirs):
         return None
@@ -118,6 +113,9 @@ def merge_plain_texts(base: bytes | None, ours: bytes, theirs: bytes) -> bytes |
 
 def merge_texts_by(rule: MergeRule, folder: Path, path: str) -> MergeTexts:
     """Return what merges the texts of a file as its attributes say; see `merge_plain_texts`.
+
+    What conflicts as it is in the folder is merged in the form that Git stores. A driver merges
+    other contents than texts, too.
 
     Args:
         rule: The rule of the file.
@@ -133,21 +131,41 @@ def merge_texts_by(rule: MergeRule, folder: Path, path: str) -> MergeTexts:
         return merged if again == merged else None
 
     def merge(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
-        if base is not None and contains_change(base, ours, theirs):
+        is_text_merge = all(map(is_text, (base or b"", ours, theirs)))
+        if base is not None and is_text_merge and contains_change(base, ours, theirs):
             return None
-        if rule.how == "binary" and base is None:
-            raise _both_added()
-        if rule.how == "binary":
+        if rule.how == "binary" and base is not None:
             raise ChangesCollide(
                 "binary", "Both sides changed it, and its attributes forbid a merge."
             )
+        if rule.how == "binary" or (rule.how == "union" and not is_text_merge):
+            raise _no_text(base)
         merge_once = union_text if rule.how == "union" else drive
         merged = merge_once(base or b"", ours, theirs)
         if merged is None:
             raise ChangesCollide("overlap", "Both sides changed the same lines.")
         return None if merged == ours else merged
 
-    return merge_plain_texts if rule.how == "text" else merge
+    merge_once = merge_plain_texts if rule.how == "text" else merge
+
+    def merge_either_form(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
+        stored = stored_sides(rule, (base, ours, theirs))
+        if rule.how != "union" or stored is None:  # a union would have each line twice
+            try:
+                return merge_once(base, ours, theirs)
+            except ChangesCollide:
+                if stored is None:
+                    raise
+        merged = merge_once(*stored)
+        return None if merged is None else in_work_tree(rule, merged, ours)
+
+    return merge_either_form
+
+
+def _no_text(base: bytes | None) -> ChangesCollide:
+    if base is None:
+        return _both_added()
+    return ChangesCollide("binary", "Both sides changed it, and only text can be merged.")
 
 
 def _both_added() -> ChangesCollide:

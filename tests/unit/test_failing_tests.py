@@ -285,6 +285,91 @@ def test_a_test_that_had_not_run_before_is_no_new_failure() -> None:
     assert not stopped_at_the_library.is_no_worse_than(further)
 
 
+@pytest.mark.parametrize(
+    ("output", "names"),
+    [
+        pytest.param(
+            "FAILED t.py::test_a[x - y] - assert [1] == [2]\nFAILED t.py::test_a[x - z]\n"
+            "2 failed, 1 passed, 3 subtests passed, 1 warning in 65.01s (0:01:05)\n",
+            {"t.py::test_a[x - y]", "t.py::test_a[x - z]"},
+            id="pytest: parameters with a dash, subtests",
+        ),
+        pytest.param(
+            "FAIL: test_a (t.A.test_a)\nRan 4 tests in 0.1s\n\n"
+            "FAILED (failures=1, skipped=1, expected failures=2)\n",
+            {"test_a (t.A.test_a)"},
+            id="unittest: expected failures",
+        ),
+        pytest.param(
+            "PASS src/c.test.js\n  ● Console\n\n    console.log\n      hi\n\n"
+            "FAIL src/a.test.js\n  ● Console\n\n    console.log\n\n  ● sum › adds\n\n"
+            "Test Suites: 1 failed, 1 passed, 2 total\nTests:       1 failed, 3 passed, 4 total\n",
+            {"src/a.test.js: sum › adds"},
+            id="jest: what the tests print",
+        ),
+        pytest.param(
+            "not ok 1 - adds # time=12.3ms\nok 2 - subtracts # time=1ms\n1..2\n# fail 1\n",
+            {"adds"},
+            id="tap: the time of a test",
+        ),
+    ],
+)
+def test_a_name_is_the_same_in_each_run(output: str, names: set[str]) -> None:
+    found = read(output)
+    assert found is not None
+    assert {test.name for test in found.failing} == names
+    assert found.complete
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        pytest.param(
+            "FAILED t.py::test_a\n!!!!!!!!!! KeyboardInterrupt !!!!!!!!!!\n1 failed in 0.14s\n",
+            id="pytest is interrupted",
+        ),
+        pytest.param(
+            "FAIL a.test.js\n  ● adds\n\nTest Suites: 1 failed, 1 of 3 total\n"
+            "Tests:       1 failed, 1 total\n",
+            id="jest stops",
+        ),
+        pytest.param("exit status 1\nFAIL\tx/add\t0.1s\n", id="go exits"),
+        pytest.param(
+            '  0 passing (5ms)\n  1 failing\n\n  1) sum\n       "before each" hook for "adds":\n'
+            "     Error: x\n",
+            id="a hook of mocha fails",
+        ),
+    ],
+)
+def test_a_run_that_was_stopped_is_not_complete(output: str) -> None:
+    found = read(output)
+    assert found is not None
+    assert found.failing
+    assert not found.complete
+
+
+def test_a_run_that_stops_at_its_first_failure_may_come_further() -> None:
+    first, further, same = (
+        read(f"FAIL: {name} (t.A.{name})\nRan {count} tests in 0.1s\n\nFAILED (failures=1)\n")
+        for name, count in (("test_a", 1), ("test_b", 2), ("test_b", 1))
+    )
+    assert first is not None
+    assert further is not None
+    assert same is not None
+    assert further.is_no_worse_than(first)
+    assert not same.is_no_worse_than(first)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text", ["\n", " ", "a > ", "= ", "FAILED x\n", "FAIL ", "[ERROR]   A.", "1 a, ", "  1) aa\n"]
+)
+def test_an_output_of_any_form_is_read_soon(text: str) -> None:
+    long = text * (1_000_000 // len(text))
+    known = KnownOutput(f"1 failing\n{long}\n  1 failing\n{long}", is_cut=True)
+    failing_tests(Verification(command="check", exit_code=1).with_output(known))
+
+
 def test_what_kept_tests_from_running_is_a_new_failure() -> None:
     before, broken = read(PYTEST), read(PYTEST_NOT_IMPORTED)
     assert before is not None

@@ -107,6 +107,76 @@ async def test_the_attributes_are_those_before_the_job(root):
     assert kinds(report) == {"a.md": "overlap"}
 
 
+EDITED = LINES.replace(b"five", b"FIVE")
+CRLF_EDIT = EDITED.replace(b"\n", b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "here", "there", "both"),
+    [
+        ("text", LINES.replace(b"one", b"ONE"), CRLF_EDIT, EDITED.replace(b"one", b"ONE")),
+        ("eol=crlf", CRLF_EDIT, LINES.replace(b"one", b"ONE"), CRLF_EDIT.replace(b"one", b"ONE")),
+        (
+            "text=auto merge=union",
+            CRLF_EDIT,
+            BOTH,
+            CRLF_EDIT.replace(b"three", b"here\r\nthere"),
+        ),
+    ],
+    ids=["text", "eol", "union"],
+)
+async def test_texts_are_merged_with_the_line_ends_that_git_stores(root, text, here, there, both):
+    attributes(root, f"*.md {text}")
+    (root / "a.md").write_bytes(here)
+
+    report = await merged(root, BundleBuilder().edit("a.md", LINES, there))
+
+    assert report.complete
+    assert (root / "a.md").read_bytes() == both
+
+
+async def test_other_line_ends_are_a_conflict_unless_git_ignores_them(root):
+    attributes(root, "*.md -text")
+    (root / "a.md").write_bytes(LINES.replace(b"one", b"ONE"))
+
+    report = await merged(root, BundleBuilder().edit("a.md", LINES, CRLF_EDIT))
+
+    assert kinds(report) == {"a.md": "overlap"}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "encoding"),
+    [
+        ("UTF-16", "utf-16"),
+        ("utf-16le-bom", "utf-16"),
+        ("UTF-16BE", "utf-16-be"),
+        ("UTF-32", "utf-32"),
+    ],
+)
+async def test_texts_are_merged_in_the_encoding_of_the_work_tree(root, attribute, encoding):
+    attributes(root, f"*.txt working-tree-encoding={attribute}")
+    base, here, there, both = (
+        text.decode().encode(encoding)
+        for text in (LINES, LINES.replace(b"one", b"ONE"), EDITED, EDITED.replace(b"one", b"ONE"))
+    )
+    (root / "a.txt").write_bytes(here)
+
+    report = await merged(root, BundleBuilder().edit("a.txt", base, there))
+
+    assert report.complete
+    assert (root / "a.txt").read_bytes() == both
+
+
+@pytest.mark.parametrize("encoding", ["no-such", "rot13", "hex", "UTF-16"])
+async def test_a_text_in_another_encoding_than_its_attribute_says_is_no_failure(root, encoding):
+    attributes(root, f"*.txt working-tree-encoding={encoding}")
+    (root / "a.txt").write_bytes(b"here\0\n")
+
+    report = await merged(root, BundleBuilder().edit("a.txt", b"base\0\n", b"there\0\n"))
+
+    assert kinds(report) == {"a.txt": "binary"}
+
+
 def driver(root: Path, canary: Path) -> str:
     return f"echo ran >> '{canary}'; echo driven %P > %A"
 
@@ -147,6 +217,17 @@ async def test_a_driver_that_fails_is_a_failure_of_its_file_alone(root, home, co
 
     assert [one.path for one in report.failed] == ["a.md"]
     assert hows(report) == {"b.md": "taken"}
+
+
+async def test_a_driver_merges_what_is_no_text(root, home):
+    git(root, "config", "--global", "merge.ours.driver", "true")
+    attributes(root, "*.bin merge=ours")
+    (root / "a.bin").write_bytes(b"here\0")
+
+    report = await merged(root, BundleBuilder().edit("a.bin", b"base\0", b"there\0"))
+
+    assert hows(report) == {"a.bin": "already"}
+    assert (root / "a.bin").read_bytes() == b"here\0"
 
 
 async def test_a_driver_gets_no_key_of_a_model(root, home, tmp_path, monkeypatch):
@@ -216,9 +297,6 @@ def renamed(old: str, new: str, after: bytes = LINES) -> BundleBuilder:
     return bundle.rename(old, new, bundle.file(LINES), bundle.file(after))
 
 
-EDITED = LINES.replace(b"five", b"FIVE")
-
-
 @pytest.mark.parametrize("is_rename_first", [True, False])
 async def test_a_rename_and_an_edit_land_in_either_order(root, is_rename_first):
     committed(root, old=LINES)
@@ -233,6 +311,61 @@ async def test_a_rename_and_an_edit_land_in_either_order(root, is_rename_first):
 
     assert not (root / "old").exists()
     assert (root / "sub/new").read_bytes() == EDITED.replace(b"one", b"ONE")
+
+
+@pytest.mark.parametrize("is_rename_first", [True, False])
+@pytest.mark.parametrize(("rule", "is_merged"), [("merge=union", True), ("-merge", False)])
+async def test_a_renamed_file_is_merged_as_the_attributes_of_its_path_say(
+    root, rule, is_merged, is_rename_first
+):
+    attributes(root, f"*.md {rule}")
+    (root / "docs").mkdir()
+    committed(root, **{"a.md": LINES})
+    bundles = [
+        renamed("a.md", "docs/b.md", HERE),
+        BundleBuilder().edit("a.md", LINES, THERE),
+    ]
+    first, second = bundles if is_rename_first else bundles[::-1]
+    assert (await put_in(root, first)).complete
+
+    report = await merged(root, second)
+
+    assert report.complete is is_merged
+    if is_merged:
+        after = (root / "docs/b.md").read_bytes()
+        assert all(line in after for line in (b"here\n", b"there\n"))
+        assert (await put_in(root, first)).complete
+
+
+@pytest.mark.parametrize("is_rename_first", [True, False])
+async def test_a_rename_and_another_content_land_in_either_order_and_again(root, is_rename_first):
+    committed(root, old=b"old\0")
+    bundle, rewritten = BundleBuilder(), b"of another length\0"
+    bundles = [
+        bundle.rename("old", "new", bundle.file(b"old\0"), bundle.file(b"old\0")),
+        BundleBuilder().edit("old", b"old\0", rewritten),
+    ]
+    for one in bundles if is_rename_first else bundles[::-1]:
+        assert (await put_in(root, one)).complete
+    for one in bundles:
+        assert {found.how for found in (await put_in(root, one)).applied} == {"already"}
+
+    assert (root / "new").read_bytes() == rewritten
+
+
+@pytest.mark.parametrize("is_rename_first", [True, False])
+async def test_a_rename_and_another_target_of_a_link_land_in_either_order(root, is_rename_first):
+    (root / "old").symlink_to("a")
+    committed(root, a=LINES, b=EDITED)
+    rename, target = BundleBuilder(), BundleBuilder()
+    bundles = [
+        rename.rename("old", "new", rename.link("a"), rename.link("a")),
+        target.change("old", target.link("a"), target.link("b")),
+    ]
+    for one in bundles if is_rename_first else bundles[::-1]:
+        assert (await put_in(root, one)).complete
+
+    assert (root / "new").readlink() == Path("b")
 
 
 @pytest.mark.parametrize("is_rename_first", [True, False])
@@ -285,6 +418,22 @@ async def test_a_folder_that_was_renamed_takes_edits_of_its_files_with_it(root):
     assert report.complete
     assert (root / "lib/a").read_bytes() == EDITED
     assert "pkg" not in tree_of(root)
+
+
+@pytest.mark.parametrize("is_rename_first", [True, False])
+async def test_a_folder_that_left_a_link_takes_edits_of_its_files_with_it(root, is_rename_first):
+    (root / "pkg").mkdir()
+    committed(root, **{"pkg/a": LINES})
+    rename = renamed("pkg/a", "src/a")
+    rename.add("pkg", rename.link("src"))
+    bundles = [rename, BundleBuilder().edit("pkg/a", LINES, EDITED)]
+    for one in bundles if is_rename_first else bundles[::-1]:
+        assert (await put_in(root, one)).complete
+    for one in bundles:
+        assert (await put_in(root, one)).complete
+
+    assert (root / "pkg").readlink() == Path("src")
+    assert (root / "src/a").read_bytes() == EDITED
 
 
 async def test_a_file_that_was_there_before_is_not_taken_for_a_renamed_one(root):

@@ -48,13 +48,17 @@ hangs."""
 MERGING = ThreadPoolExecutor(MAX_MERGES, thread_name_prefix="merge")
 
 
-async def merge_into(sandbox: Sandbox, bundle: Path, *, mark: str | None = None) -> MergeReport:
+async def merge_into(
+    sandbox: Sandbox, bundle: Path, *, mark: str | None = None, moved: set[str] | None = None
+) -> MergeReport:
     """Merge a change bundle into a sandbox's workspace; repeating it changes nothing.
 
     Args:
         sandbox: an open sandbox.
         bundle: the file of the bundle.
         mark: as of `FolderMerge`; with it a merge is not repeated.
+        moved: the new paths of files that earlier merges moved, to which those of this one are
+            added. Without a repository, nothing else shows that a deleted file was moved.
 
     Raises:
         MalformedBundle: the file is not a change bundle.
@@ -63,8 +67,13 @@ async def merge_into(sandbox: Sandbox, bundle: Path, *, mark: str | None = None)
     """
 
     def merge(folder: SandboxFolder) -> MergeReport:
+        known = set() if moved is None else moved
         with ChangeBundle.open(bundle) as opened:
-            return FolderMerge(folder, opened, mark=mark, added=folder.added).run()
+            report = FolderMerge(
+                folder, opened, mark=mark, added=lambda: {*folder.added(), *known}
+            ).run()
+            known |= {file.path for file in opened.changes.files if file.from_path is not None}
+            return report
 
     return await in_folder(sandbox, merge)
 

@@ -97,6 +97,12 @@ SCRIPT = (
         calls(call("ls", path="/workspace")),
         DONE),
     conversation("^says only", DONE),
+    conversation(
+        "^moves and edits",
+        calls(call("tasks", tasks=[{"description": d} for d in ("moves it", "edits it")])),
+        DONE),
+    conversation("^moves it", shell("mv core.py kernel.py; sed -i s/core/kernel/ app.py"), DONE),
+    conversation("^edits it", shell("echo '# edited' >> core.py"), DONE),
     conversation("^same twice", calls(*(call("task", description=d) for d in SAME)), DONE),
     conversation("^twin", shell("echo 'Y = 1' > twin.py"), DONE),
     conversation("^bad twin", shell("echo 'Y = 1' > twin.py; echo 'import gone' > bad.py"),
@@ -166,6 +172,17 @@ async def test_eight_green_tasks_cost_one_verification(client: JobClient, projec
 
 @pytest.mark.representative
 @pytest.mark.slow
+async def test_an_edit_follows_a_file_that_another_task_moved_where_no_repository_shows_it(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "moves and edits")
+
+    landed = await of_kind(client, result.job_id, EventType.CHILD_LANDED)
+    assert [event.data["outcome"] for event in landed] == ["in", "in"]
+    assert not (project / "core.py").exists()
+    assert (project / "kernel.py").read_text() == PROJECT["core.py"] + "# edited\n"
+
+
 async def test_what_breaks_or_conflicts_goes_back_to_its_own_agent(
     client: JobClient, project: Path
 ) -> None:

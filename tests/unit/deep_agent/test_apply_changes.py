@@ -157,3 +157,14 @@ async def test_what_does_not_fit_into_memory_is_refused(
     await overlay.write_bytes("/a", b"x" * 6)
     with pytest.raises(ToolMistake, match="would exceed 10 bytes"):
         await overlay.write_bytes("/b", b"x" * 6)
+
+
+async def test_other_line_ends_are_no_conflict_where_git_does_not_store_them(base: Backend) -> None:
+    await base.write_bytes("/.gitattributes", b"* text\n")
+    await base.write_bytes("/f", OLD)
+    overlay = OverlayBackend(base)
+    await overlay.write_bytes("/f", OLD.replace(b"five", b"FIVE").replace(b"\n", b"\r\n"))
+    await base.write_bytes("/f", OLD.replace(b"one", b"ONE"))
+
+    assert not (await committed(overlay, base)).conflicts
+    assert await text(base) == OLD.replace(b"one", b"ONE").replace(b"five", b"FIVE")

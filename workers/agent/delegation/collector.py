@@ -99,6 +99,8 @@ class Collector:
         """The results of children that have ended."""
         self._adopted: dict[str, JobResult] = {}
         """Of jobs below other ones what is needed to land them, should their results be deleted."""
+        self._moved: set[str] = set()
+        """The new paths of files that children moved."""
         self._sides: dict[str, Mapping[str, Sides]] = {}
         """The sides of each child's conflicts, by path."""
 
@@ -247,7 +249,7 @@ class Collector:
 
     async def _merge(self, job_id: str, bundle: Path) -> None:
         """Merge what a child changed, and leave out what conflicts."""
-        report = await merge_into(self._sandbox, bundle)
+        report = await merge_into(self._sandbox, bundle, moved=self._moved)
         await self._note(job_id, {"outcome": "in", **merge_notes(report)})
 
     async def _land_verified(
@@ -261,6 +263,7 @@ class Collector:
             self._lease,
             command=command,
             ends_at=self._ends_at,
+            moved=self._moved,
         )
         train: Train[MergeReport] = Train(landing)
         try:

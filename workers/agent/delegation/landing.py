@@ -84,6 +84,7 @@ class JobLanding:
         lease: The attempt's lease.
         command: The job's `verify_merges`.
         ends_at: When the job's time is over, on `elapsed_clock`.
+        moved: As of `merge_into`.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class JobLanding:
         *,
         command: str,
         ends_at: float,
+        moved: set[str],
     ) -> None:
         self._lease = lease
         self._sandbox = sandbox
@@ -102,6 +104,7 @@ class JobLanding:
         self._journal = journal
         self._command = command
         self._ends_at = ends_at
+        self._moved = moved
         self._bundles: dict[str, Path] = {}
         self._base_content: RestorePoint | None = None
         self._points: list[RestorePoint] = []
@@ -133,7 +136,7 @@ class JobLanding:
             SandboxFailure: The sandbox failed.
         """
         self._points.append(await self._take([self._bundles[job_id]]))
-        report = await merge_into(self._sandbox, self._bundles[job_id])
+        report = await merge_into(self._sandbox, self._bundles[job_id], moved=self._moved)
         self.reports[job_id] = report
         if not report.conflicts:
             return None
@@ -160,6 +163,8 @@ class JobLanding:
         verification = await run_verification(
             self._sandbox, self._command, ends_at=self._ends_at, env=REPRODUCIBLE
         )
+        # Reading a long output takes a while, so it is not left to the train, which has no thread.
+        await asyncio.to_thread(failing_tests, verification)
         data = {
             **verification.model_dump(),
             "children": [*job_ids],
