@@ -420,6 +420,24 @@ async def test_objects_that_a_clone_cannot_borrow_any_more_cost_no_file(tmp_path
     assert ["does not work" in limit for limit in workspace.limits] == [True]
 
 
+@pytest.mark.parametrize("is_linked", [True, False])
+@pytest.mark.parametrize(
+    ("command", "name"), [("rebase main", "rebase"), ("bisect start", "bisection")]
+)
+async def test_what_git_is_in_the_middle_of_is_named(tmp_path, is_linked, command, name):
+    root = await asyncio.to_thread(linked if is_linked else shared, tmp_path)
+    git(root, "checkout", "-qb", "topic", "HEAD~1")
+    (root / "a.txt").write_text("topic\n")
+    git(root, "commit", "-qam", "topic")
+    git(root, *command.split(), check=False)
+
+    inside, workspace = await Place(tmp_path, root).snapshot()
+
+    (limit,) = workspace.limits
+    assert limit.startswith(f"{root} is in the middle of a {name}")
+    assert git(inside, "status", "--short") == git(root, "status", "--short")
+
+
 async def test_references_that_git_239_cannot_read_are_named(tmp_path):
     root = repository(tmp_path / "main")
     git(root, "config", "core.repositoryformatversion", "1")

@@ -51,6 +51,14 @@ _KEPT_SECONDS = 30 * 24 * 3600
 """The time after which an unused copy is removed: the next snapshot makes it again."""
 
 _HEADS = ("HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
+_UNDER_WAY = {
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "sequencer": "cherry-pick or revert of several commits",
+    "BISECT_LOG": "bisection",
+}
+"""File of a repository's data -> what Git keeps in it. No snapshot has these: they may name
+programs that Git starts."""
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCH = re.compile(r"ref: (refs/heads/\S+)")
 _REACHED = "reached"
@@ -77,19 +85,28 @@ def is_self_contained(repository: Repository, folder: Path) -> bool:
 
 
 def find_limits(repository: Repository) -> str | None:
-    """Return what Git cannot do with a repository's data inside a sandbox, in one sentence."""
+    """Return what Git cannot do with a repository's data inside a sandbox, in a sentence or two."""
+    work_tree = repository.work_tree
     settings = parse_configuration(read_data(repository.common_dir / "config"))
+    limits = []
     if settings.get("extensions.refstorage", "files") != "files":
-        return (
-            f"{repository.work_tree} stores its references as "
+        limits.append(
+            f"{work_tree} stores its references as "
             f"{settings['extensions.refstorage']}: Git in a sandbox reads them from version 2.45 on."
         )
     if _is_partial(settings):
-        return (
-            f"{repository.work_tree} is a partial clone: objects that were not fetched are missing, "
+        limits.append(
+            f"{work_tree} is a partial clone: objects that were not fetched are missing, "
             "so Git shows the commits, but fails at contents that only older commits have."
         )
-    return None
+    if under_way := [
+        name for file, name in _UNDER_WAY.items() if os.path.lexists(repository.git_dir / file)
+    ]:
+        limits.append(
+            f"{work_tree} is in the middle of a {under_way[0]}, which stays here: Git in a sandbox "
+            "cannot continue or end it, and shows the files as they are now."
+        )
+    return " ".join(limits) or None
 
 
 class DataCopies:
