@@ -18,6 +18,7 @@ import asyncio
 import traceback
 from collections.abc import (
     AsyncGenerator,
+    AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -157,7 +158,9 @@ def import_litellm() -> None:
 
 
 def check_answers(
-    client: Client, checked_text: Callable[[str], str], check_piece: Callable[[Any], object]
+    client: Client,
+    checked_text: Callable[[str], str],
+    checked_pieces: Callable[[AsyncIterable[Any]], AsyncIterator[Any]],
 ) -> Client:
     """Have a client's answers checked before the client reads them, and return the client.
 
@@ -167,7 +170,7 @@ def check_answers(
     Args:
         client: The client, which is changed, once.
         checked_text: Returns the text of a whole answer, which may be another.
-        check_piece: Checks a piece of a streamed answer, and may change it in place.
+        checked_pieces: Yields the pieces of a streamed answer, which may be changed.
     """
     interface: Any = client._api_client
     if "_async_request" in vars(interface):
@@ -179,7 +182,7 @@ def check_answers(
         if "enerateContent" not in http_request.url:  # generateContent, streamGenerateContent
             return answer
         if stream:
-            return _Pieces(answer, check_piece)
+            return _Pieces(answer, checked_pieces)
         text = checked_text(answer.response_stream[0] if answer.response_stream else "")
         return SimpleNamespace(headers=answer.headers, response_stream=[text])
 
@@ -188,17 +191,16 @@ def check_answers(
 
 
 class _Pieces:
-    """A streamed answer of Google's client, each piece of which is checked."""
+    """A streamed answer of Google's client, the pieces of which are checked."""
 
-    def __init__(self, answer: Any, check: Callable[[Any], object]) -> None:
+    def __init__(
+        self, answer: Any, checked: Callable[[AsyncIterable[Any]], AsyncIterator[Any]]
+    ) -> None:
         self.headers = answer.headers
-        self._answer = answer
-        self._check = check
+        self._pieces = checked(answer)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        async for piece in self._answer:
-            self._check(piece)
-            yield piece
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._pieces
 
 
 class DeepLlmAgent(LlmAgent):

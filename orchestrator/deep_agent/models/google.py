@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from asyncio import AbstractEventLoop
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
 from google.adk.models.gemma_llm import Gemma as AdkGemma
@@ -25,8 +26,15 @@ from .clients import (
     loop_client,
     warm_up,
 )
-from .errors import NotAReply, find_error
-from .replies import ending_failure, marked_arguments, quoted
+from .errors import NotAReply, UnusableReply, find_error
+from .replies import (
+    BROKE_OFF,
+    call_id,
+    ending_failure,
+    marked_arguments,
+    quoted,
+    without_reply,
+)
 
 VARIABLES = (
     "GOOGLE_API_KEY",
@@ -50,6 +58,9 @@ _WITHOUT_REDIRECTS: dict[str, Any] = {
 }
 
 _WITHOUT_SEARCH = ("gemini-1.", "gemini-2.0")
+_PARTS = frozenset({"candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"})
+"""What a reply, or a piece of one, has some of."""
+
 _KNOWN_REASONS = frozenset(reason.value for reason in types.FinishReason)
 
 
@@ -63,7 +74,7 @@ def _make_client() -> Client:
         | ({"api_key": access.NO_KEY_NEEDED} if needs_none else {}),
         retry_options=types.HttpRetryOptions(attempts=1),
     ).api_client
-    return check_answers(client, checked_text, check_body)
+    return check_answers(client, checked_text, checked_pieces)
 
 
 def _make_vertex_client() -> Client:
@@ -72,7 +83,7 @@ def _make_vertex_client() -> Client:
     client = AdkGemini(
         model=_RESOURCES, client_kwargs=_WITHOUT_REDIRECTS, retry_options=one_attempt
     ).api_client
-    return check_answers(client, checked_text, check_body)
+    return check_answers(client, checked_text, checked_pieces)
 
 
 def _on_unreachable_url() -> AdkGemini:
@@ -88,7 +99,7 @@ class CheckedGemini(AdkGemini):
     @property
     def api_client(self) -> Client:
         """The client that ADK's class makes."""
-        return check_answers(super().api_client, checked_text, check_body)
+        return check_answers(super().api_client, checked_text, checked_pieces)
 
 
 class Gemini(AdkGemini):
@@ -133,11 +144,31 @@ def checked_text(text: str) -> str:
         NotAReply: It is no answer of a model's service.
         UnusableReply: It ended for a reason that is unknown.
     """
+    if not text.strip():
+        raise UnusableReply("its answer was empty")
     try:
-        body = json.loads(text or "{}")
+        body = json.loads(text)
     except (ValueError, RecursionError):
         raise NotAReply(quoted(text)) from None
     return json.dumps(body) if check_body(body) else text
+
+
+async def checked_pieces(pieces: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """Yield the pieces of a streamed reply, changed where the client could not read them.
+
+    Raises:
+        UnusableReply: It ended without saying how; and as `checked_text`.
+    """
+    has_begun = is_whole = False
+    async for piece in pieces:
+        check_body(piece)
+        has_begun = True
+        candidates = piece.get("candidates") or ()
+        is_whole = is_whole or "promptFeedback" in piece
+        is_whole = is_whole or any(each.get("finishReason") for each in candidates)
+        yield piece
+    if has_begun and not is_whole:
+        raise UnusableReply(BROKE_OFF)
 
 
 def check_body(body: Any) -> bool:
@@ -149,6 +180,8 @@ def check_body(body: Any) -> bool:
         raise failed
     if not isinstance(body, dict):
         raise NotAReply(quoted(body))
+    if body and not body.keys() & _PARTS:
+        raise without_reply(body, "it has no candidates")
     is_changed = False
     for candidate in body.get("candidates") or ():
         reason = str(candidate.get("finishReason") or "")
@@ -157,6 +190,10 @@ def check_body(body: Any) -> bool:
         content = candidate.get("content")
         for part in (content.get("parts") if isinstance(content, dict) else None) or ():
             call = part.get("functionCall") if isinstance(part, dict) else None
-            if call is not None and not isinstance(call.get("args"), dict | None):
-                call["args"], is_changed = marked_arguments(call["args"]), True
+            if not isinstance(call, dict):
+                continue
+            read = {"args": marked_arguments(call.get("args")), "id": call_id(call.get("id"))}
+            changed = {name: read[name] for name in read.keys() & call if read[name] != call[name]}
+            call.update(changed)
+            is_changed = is_changed or bool(changed)
     return is_changed
