@@ -662,7 +662,7 @@ class PassedRequests:
         is_rejected = status in REJECTED_STATUS and type(failure) is ModelRefused
         is_failed = status in FAILED_STATUS and type(failure) in {ModelUnresponsive, ModelRefused}
         is_suspect = (is_rejected or is_failed) and not _is_unreached(error)
-        is_suspect = is_suspect and _ABOUT_LENGTH.search(words)
+        is_suspect = is_suspect and _ABOUT_LENGTH.search(words) is not None
         is_long = is_rejected and (_is_near_window(request) or self._grew(name, request))
         is_unclear = status is not None and status not in OTHER_REASONS
         is_unclear = is_unclear and type(failure) in {ModelUnresponsive, ModelRefused}

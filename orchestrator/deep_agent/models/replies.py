@@ -212,7 +212,7 @@ async def check_is_stream(answer: Any) -> None:
     """
     response = getattr(answer, "response", None)
     kind = "" if response is None else response.headers.get("content-type", "")
-    if not kind or kind.startswith(_STREAM):
+    if response is None or not kind or kind.startswith(_STREAM):
         return
     text = (await response.aread()).decode(errors="replace")
     if text.lstrip().startswith(("data:", "event:", ":")):
