@@ -20,6 +20,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import islice
 from typing import Any
+from urllib.parse import urljoin
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 from pydantic_core import ValidationError as PatternMismatch
@@ -48,6 +49,9 @@ stack of Python holds 300."""
 
 MAX_ERRORS = 100
 """The most errors of one answer, among which the most useful is chosen."""
+
+_BASE = "https://schema.invalid/"
+"""The address of a schema without one, against which relative ones are resolved."""
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
@@ -217,13 +221,14 @@ class _Draft:
 
         self._check(schema)
         resource = self.specification.create_resource(schema)
-        base = resource.id() or ""
         try:  # a registry without `retrieve` fetches nothing
-            registry = REGISTRY.with_resource(base, resource).crawl()
+            base = urljoin(_BASE, resource.id() or "")
+            registry = REGISTRY.with_resource(_BASE, resource).with_resource(base, resource).crawl()
         except (ValueError, TypeError, AttributeError):
             raise InvalidOutputSchema("output_schema has an $id that is not an address.") from None
-        _Parts(self).check_references(schema, registry.resolver(base))
-        return self.of_values(schema, registry=registry)
+        resolver = registry.resolver(base)
+        _Parts(self).check_references(schema, resolver)
+        return self.of_values(schema, registry=registry, _resolver=resolver)
 
     def _check(self, schema: Any) -> None:
         problem = next(self.of_schemas.iter_errors(schema), None)

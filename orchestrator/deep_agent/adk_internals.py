@@ -176,7 +176,7 @@ def check_answers(
     Args:
         client: The client, which is changed, once.
         checked_text: Returns the text of a whole answer, which may be another.
-        checked_pieces: Yields the pieces of a streamed answer, which may be others.
+        checked_pieces: Yields the pieces of a streamed answer, which may be changed.
     """
     interface: Any = client._api_client
     if "_async_request" in vars(interface):
@@ -188,7 +188,7 @@ def check_answers(
         if "enerateContent" not in http_request.url:  # generateContent, streamGenerateContent
             return answer
         if stream:
-            return _Pieces(answer.headers, checked_pieces(answer))
+            return _Pieces(answer, checked_pieces)
         text = checked_text(answer.response_stream[0] if answer.response_stream else "")
         return SimpleNamespace(headers=answer.headers, response_stream=[text])
 
@@ -197,11 +197,13 @@ def check_answers(
 
 
 class _Pieces:
-    """A streamed answer, as Google's client takes it."""
+    """A streamed answer of Google's client, the pieces of which are checked."""
 
-    def __init__(self, headers: Any, pieces: AsyncIterator[Any]) -> None:
-        self.headers = headers
-        self._pieces = pieces
+    def __init__(
+        self, answer: Any, checked: Callable[[AsyncIterable[Any]], AsyncIterator[Any]]
+    ) -> None:
+        self.headers = answer.headers
+        self._pieces = checked(answer)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._pieces

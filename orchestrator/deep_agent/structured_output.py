@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -86,8 +87,10 @@ def _of_mapping(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], SchemaChe
         return schema, SchemaCheck(schema)
     except InvalidOutputSchema:
         try:  # Gemini's own form as a mapping, in which a type is OBJECT and not object
-            made = _of_gemini(types.Schema.model_validate(schema))
-        except ValidationError:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a type that Gemini does not know
+                made = _of_gemini(types.Schema.model_validate(schema))
+        except ValueError:  # pydantic's is one, and the conversion has its own
             made = None
         if made is None:
             raise

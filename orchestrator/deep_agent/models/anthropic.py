@@ -45,12 +45,14 @@ from .clients import (
 from .errors import NotAReply, UnusableReply
 from .own_search import is_search_request
 from .replies import (
-    broken_off,
+    BROKE_OFF,
+    call_id,
     chat_reason,
     check_is_stream,
     marked_arguments,
     quoted,
     raise_reply_error,
+    without_reply,
 )
 
 VARIABLES = (
@@ -260,11 +262,12 @@ def _checked_message(message: Any) -> Any:
     if not hasattr(message, "content"):
         raise NotAReply(quoted(message))
     if message.content is None:
-        raise UnusableReply(f"it has no content: {quoted(message)}")
+        raise without_reply(message, "it has no content")
     message.stop_reason = _stop_reason(message.stop_reason)
     message.content = [block for block in message.content if _is_known(block)]
     for block in message.content:
         if block.type == "tool_use":
+            block.id = call_id(block.id)
             block.input = marked_arguments(block.input)
     message.usage = _counted(message.usage, anthropic_types.Usage)
     return message
@@ -286,6 +289,7 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
                 continue
             known.add(event.index)
             if event.content_block.type == "tool_use":
+                event.content_block.id = call_id(event.content_block.id)
                 inputs[event.index] = [event.content_block.input]
         elif event.type == "content_block_delta":
             if event.index not in known:
@@ -304,7 +308,7 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
     if not has_begun:
         raise UnusableReply("it has no content")
     if not is_whole:
-        raise broken_off()
+        raise UnusableReply(BROKE_OFF)
     for index, pieces in inputs.items():
         yield _input_event(index, pieces)
 
@@ -320,7 +324,8 @@ def _input_event(index: int, pieces: list[Any]) -> Any:
 
 
 def _is_known(block: Any) -> bool:
-    return isinstance(getattr(block, _CONTENT.get(str(block.type), ""), None), str)
+    needed = getattr(block, _CONTENT.get(str(block.type), ""), None)
+    return isinstance(needed, str) and (bool(needed) or block.type != "tool_use")
 
 
 def _counted(usage: Any, kind: Callable[..., Any]) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import time
@@ -37,8 +38,9 @@ from ..failures import (
 from .facts import context_window
 from .tokens import input_tokens, request_tokens
 
-RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Time-outs, conflicts, rate limits, server errors; 529 is Anthropic's `overloaded`."""
+RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+"""Time-outs, conflicts and rate limits; server errors are retried as well, whatever their number:
+services and the proxies in front of them have some of their own, such as 520 to 530."""
 
 RATE_LIMITED_STATUS = 429
 """Too many requests or tokens; the service itself is available."""
@@ -52,8 +54,11 @@ TOO_LARGE_STATUS = 413
 UNPAID_STATUS = 402
 """Payment required: the account has no credit."""
 
-DENIED_STATUS = frozenset({401, 403, 404})
-"""No valid key, no right to use the model, no such model."""
+DENIED_STATUS = frozenset({401, 403, 404, 405})
+"""No valid key, no right to use the model, no such model, no model's service at that path."""
+
+_OF_PATH = frozenset({404, 405})
+"""What servers answer at a path that they do not have, unless the model is what they lack."""
 
 QUOTA_WAIT_SECONDS = 3_600.0
 """A service that asks to wait longer than this has a quota that is used up, not a rate."""
@@ -64,7 +69,14 @@ _NO_CREDENTIALS = frozenset({"DefaultCredentialsError", "RefreshError"})
 _INVALID_KEY_MESSAGE = re.compile(
     r"API[ _]key not valid|API_KEY_INVALID|could not resolve auth", re.IGNORECASE
 )
-"""The message of Gemini, which answers a wrong key with 400, and of clients without a key."""
+"""Said by Gemini, which answers a wrong key with 400, and by clients without a key."""
+
+_UNKNOWN_MODEL = re.compile(
+    r"\bmodel\b.{0,80}(?:does not exist|not exist|not found|is invalid|decommissioned|retired)"
+    r"|(?:invalid|unknown|no such|not a valid) model\b|\bmodel_?not_?found\b",
+    re.IGNORECASE,
+)
+"""Said by services that answer the name of a model that they do not have with 400 or 422."""
 
 _RATE_LIMITED_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded"})
 
@@ -77,24 +89,19 @@ _RETRYABLE_CODES = _RATE_LIMITED_CODES | {
 }
 """The codes of errors in a stream that began with status 200."""
 
-_QUOTA_CODES = frozenset(
-    {
-        "insufficient_quota",  # openai
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "quota_exceeded",
-        "usage_limit_reached",
-        "usage_limit_exceeded",
-        "insufficient_balance",
-        "insufficient_credits",
-        "insufficient_funds",
-        "billing_error",  # anthropic
-    }
+_QUOTA_CODE = re.compile(
+    r"quota|billing|balance|credit|insufficient_funds|budget|usage_limit|arrear|overdue",
+    re.IGNORECASE,
 )
+"""Part of a code for an account that has no quota or credit left."""
+
+_RATE_CODE = re.compile(r"throttl|rate.?limit", re.IGNORECASE)
+"""Part of a code for a rate, which may be called a quota as well."""
 
 _QUOTA_MESSAGE = re.compile(
     r"credit balance|billing|\bcredits?\b|insufficient (?:balance|funds|quota)|payment required"
-    r"|(?:usage|spend(?:ing)?|hard) limits?\b|exceeded your .{0,20}quota",
+    r"|(?:usage|spend(?:ing)?|hard) limits?\b|exceeded your .{0,20}quota|budget has been exceeded"
+    r"|(?:\bper |/ ?)(?:day|week|month)\b|\b(?:dai|week|month)ly\b",
     re.IGNORECASE,
 )
 """Messages of services that report a used up quota with the status of a rate limit or of an invalid
@@ -106,7 +113,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.IGNORECASE)
 """A part of a duration; of units that are written out, the first letter counts."""
 
 _RESETS_IN = re.compile(
-    r"(?:resets?|try again|retry|available again|renews?)\s+(?:in|after)\s+"
+    r"(?:(?:resets?|try again|retry|available again|renews?)\s+(?:in|after)|please wait)\s+"
     r"(?P<in>\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)[a-z]*(?:[\s,]*(?:and\s+)?\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)[a-z]*)*)",
     re.IGNORECASE,
 )
@@ -114,6 +121,9 @@ _RESETS_IN = re.compile(
 
 _EPOCH_SECONDS = 1e9
 """A header with a larger number has a time since the epoch, not a duration."""
+
+_EPOCH_MILLISECONDS = 1e12
+"""One with a number as large as this counts it in milliseconds."""
 
 _LONG_QUOTA = re.compile(r"Per(?:Day|Week|Month)", re.IGNORECASE)
 """Parts of the name of a violated quota of Gemini that is available again hours later."""
@@ -128,6 +138,9 @@ _TOO_LONG_CODES = frozenset(
         "request_too_large",  # anthropic
     }
 )
+
+_TOO_LARGE_MESSAGE = re.compile(r"request too large", re.IGNORECASE)
+"""What OpenAI says with 429 of a request that is larger than what a minute allows."""
 
 _UNREACHED = frozenset(
     {
@@ -157,6 +170,17 @@ _PYTHON_TEXT = re.compile(
 )
 """Texts in the message of an exception that a program raised about itself, not a service."""
 
+_WITHOUT_WORDS = re.compile(r"^(?:Error code: \d+(?: - None)?|.*\b\d+ None\. (?:None|\{\}))$")
+"""What the clients say themselves where a service gave a status only."""
+
+_BROKEN_OFF = re.compile(
+    r"payload is not completed|without sending complete|incomplete (?:chunk|mes)"
+)
+"""What they say of an answer whose connection ended before it was complete."""
+
+_RAW_ANSWER = re.compile(r"Failed to parse response as JSON\. Raw response: ")
+"""What Google's client says before an answer that is no JSON."""
+
 _KEY_VARIABLES = ("_API_KEY", "_AUTH_TOKEN", "_ACCESS_TOKEN", "_SECRET_ACCESS_KEY")
 """Endings of the names of variables that contain a provider's secret."""
 
@@ -184,6 +208,8 @@ _UNVERSIONED = frozenset({"/chat/completions", "/responses"})
 _LACKS_VERSION = ", which usually ends in /v1"
 
 _UNREADABLE = "its answer could not be read"
+_EMPTY = "its answer was empty"
+_BROKE_OFF = "its answer broke off"
 
 _OF_PROGRAMS = (AttributeError, LookupError, TypeError, AssertionError)
 """What a client raises that takes a reply for what it is not: its text says nothing of it."""
@@ -252,21 +278,28 @@ class UnusableReply(Exception):
         self.usage = usage
 
 
-def find_error(body: Any) -> ReplyFailed | None:
-    """Return the error that a decoded answer with a good status reports; None if it has none."""
+def find_error(body: Any, *, lacks_reply: bool = False) -> ReplyFailed | None:
+    """Return the error that a decoded answer with a good status reports; None if it has none.
+
+    Args:
+        body: The answer.
+        lacks_reply: Whether nothing else is in it: then any message is an error.
+    """
     held = (
         next((each for each in body if isinstance(each, Mapping)), {})
         if isinstance(body, list)
         else body
     )
-    if not isinstance(held, Mapping) or not held.get("error"):
+    if not isinstance(held, Mapping) or not (held.get("error") or lacks_reply):
         return None
     found = _find_error(held)
+    if not held.get("error") and not found.get("message"):
+        return None
     names = [found.get(name) for name in ("code", "type", "status")]
     numbers = (int(str(name)) for name in names if str(name).isdecimal())
-    status = next((number for number in numbers if number >= HTTPStatus.BAD_REQUEST), None)
+    status = next((number for number in numbers if 400 <= number < 600), None)  # noqa: PLR2004
     codes = (name for name in names if isinstance(name, str) and not name.isdecimal())
-    message = found.get("message") or json.dumps(found, default=str)
+    message = found.get("message") or _as_text(found)
     return ReplyFailed(str(message), code=next(codes, ""), status=status, details=body)
 
 
@@ -289,7 +322,7 @@ def translated(error: Exception, model: str) -> ModelFailed:
 
 def _make_failure(error: Exception, model: str) -> ModelFailed:
     status, words = _status(error), _words(error)
-    described = f"{status}: {words}" if status else words
+    described = _described(status, words)
     if status in REDIRECT_STATUS:
         return ModelDenied(
             f"The server of {model} answered with a redirect ({status}), which is not followed. "
@@ -299,6 +332,8 @@ def _make_failure(error: Exception, model: str) -> ModelFailed:
         return ModelQuotaUsedUp(f"The quota for {model} is used up ({described}).")
     if _is_too_long(error, status):
         return ModelContextExceeded(f"The request is too long for {model} ({described}).")
+    if _is_broken_off(error):
+        return ModelUnresponsive(f"{model} does not answer, after all retries ({words}).")
     if isinstance(error, NotAReply) or (status in {None, 200} and _is_a(error, _NO_JSON)):
         return ModelUnresponsive(
             f"{model} is not what answers at its address, after all retries ({words}). Check the "
@@ -307,20 +342,33 @@ def _make_failure(error: Exception, model: str) -> ModelFailed:
     if _LITELLM_UNREADABLE.match(_message(error)):
         return ModelUnresponsive(f"{model} does not answer, after all retries ({words}).")
     if _is_denied(error, status, words):
-        is_from_elsewhere = not _error_object(error) or words.startswith("<")
-        is_from_elsewhere = is_from_elsewhere and status == HTTPStatus.NOT_FOUND
+        is_about_model = "model" in words.lower() and not words.startswith("<")
+        is_from_elsewhere = status in _OF_PATH and not is_about_model
         what = "name, its key and its address" if is_from_elsewhere else "name and its key"
         what += _LACKS_VERSION if is_from_elsewhere and _path(error) in _UNVERSIONED else ""
         return ModelDenied(f"{model} refused the request ({described}). Check the model's {what}.")
     if _is_unusable(error, status):
         return ModelReplyUnusable(f"{model} gave no usable reply, after all retries ({words}).")
-    is_retryable = status in RETRYABLE_STATUS or (
+    is_retryable = is_retryable_status(status) or (
         status in {None, 200}
         and (_codes(error) & _RETRYABLE_CODES or _is_unreached(error) or _is_in_reply(error))
     )
     if is_retryable:
         return ModelUnresponsive(f"{model} does not answer, after all retries ({described}).")
     return ModelRefused(f"{model} refused the request ({described}).")
+
+
+def is_retryable_status(status: int | None) -> bool:
+    """Return whether the same request may be answered later, by the status of its answer."""
+    return status is not None and (
+        status in RETRYABLE_STATUS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    )
+
+
+def _described(status: int | None, words: str) -> str:
+    """Return a status that says something with the service's words, as far as there are any."""
+    said = str(status) if status and status >= HTTPStatus.MULTIPLE_CHOICES else ""
+    return ": ".join(part for part in (said, words) if part) or _EMPTY
 
 
 def http_status(error: Exception) -> int | None:
@@ -345,15 +393,19 @@ def is_rate_limited(error: Exception) -> bool:
 def is_quota_used_up(error: Exception) -> bool:
     """Return whether the account has no quota or credit left, so that no wait of minutes helps."""
     status = _status(error)
-    if status == UNPAID_STATUS or _codes(error) & _QUOTA_CODES:
+    if status == UNPAID_STATUS or any(
+        _QUOTA_CODE.search(code) and not _RATE_CODE.search(code) for code in _codes(error)
+    ):
         return True
     wait = asked_for_seconds(error)
-    if status == RATE_LIMITED_STATUS and wait is not None and wait > QUOTA_WAIT_SECONDS:
+    known = seconds_to_reset(error) if wait is None else wait
+    if status == RATE_LIMITED_STATUS and known is not None and known > QUOTA_WAIT_SECONDS:
         return True
     if any(_LONG_QUOTA.search(quota) for quota in _violated_quotas(error)):
         return True
     # Gemini says of each rate that it is a quota, with the seconds to wait.
-    is_vague = status in {400, 403, RATE_LIMITED_STATUS} and wait is None
+    is_vague = status in {400, 403, RATE_LIMITED_STATUS} or isinstance(error, ReplyFailed)
+    is_vague = is_vague and wait is None
     return is_vague and _QUOTA_MESSAGE.search(_message(error)) is not None
 
 
@@ -364,9 +416,10 @@ def asked_for_seconds(error: Exception) -> float | None:
     value = headers.get("retry-after") or headers.get("Retry-After")
     if value:
         with contextlib.suppress(ValueError):
-            return float(value)
+            seconds = float(value)
+            return seconds if math.isfinite(seconds) else None
         with contextlib.suppress(ValueError):
-            return (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+            return _seconds_to(parsedate_to_datetime(value))
     found = re.search(
         r"retryDelay['\"]?:\s*['\"](\d+(?:\.\d+)?)s", str(getattr(error, "details", ""))
     )
@@ -399,11 +452,19 @@ def _seconds_until(value: str) -> float | None:
     """Return the seconds until a time: as a duration, a time since the epoch or a date."""
     with contextlib.suppress(ValueError):
         seconds = float(value)
+        if not math.isfinite(seconds):
+            return None
+        if seconds > _EPOCH_MILLISECONDS:
+            seconds /= 1000
         return seconds - time.time() if seconds > _EPOCH_SECONDS else seconds
     with contextlib.suppress(ValueError):
-        at = datetime.fromisoformat(value)
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - time.time()
+        return _seconds_to(datetime.fromisoformat(value))
     return _duration(value)
+
+
+def _seconds_to(at: datetime) -> float:
+    """Return the seconds until a time, which is UTC if it has no time zone."""
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
 def _duration(text: str) -> float | None:
@@ -422,13 +483,17 @@ def _violated_quotas(error: Exception) -> Iterator[str]:
 def _is_too_long(error: Exception, status: int | None) -> bool:
     codes, found = _codes(error), _error_object(error)
     is_named_so = codes & _TOO_LONG_CODES or _is_a(error, {"ContextWindowExceededError"})
-    return status == TOO_LARGE_STATUS or bool(is_named_so) or "n_ctx" in found
+    is_said_so = status == RATE_LIMITED_STATUS and _TOO_LARGE_MESSAGE.search(_message(error))
+    return status == TOO_LARGE_STATUS or bool(is_named_so or is_said_so) or "n_ctx" in found
 
 
 def _is_denied(error: Exception, status: int | None, message: str) -> bool:
     if status in DENIED_STATUS or _is_a(error, _NO_CREDENTIALS):
         return True
-    return status in {None, 400} and _INVALID_KEY_MESSAGE.search(message) is not None
+    if status in REJECTED_STATUS and _UNKNOWN_MODEL.search(message):
+        return True
+    said = f"{message} {_body(error)}"  # Gemini says it in details
+    return status in {None, 400} and _INVALID_KEY_MESSAGE.search(said) is not None
 
 
 def _is_unusable(error: Exception, status: int | None) -> bool:
@@ -441,43 +506,99 @@ def _is_unusable(error: Exception, status: int | None) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """Return what an exception says, without keys, and nothing of what Python says of itself."""
+    """Return what an exception says, without keys, and nothing of what Python says of itself.
+
+    It is empty if the service gave no words, only a status.
+    """
     message = _message(error)
+    if _is_unreached(error) and _is_broken_off(error):
+        return _BROKE_OFF
+    if (document := _unread(error)) is not None:
+        return without_keys(one_line(document)) or _EMPTY
     is_programs = _PYTHON_TEXT.search(message) and not _error_object(error).get("message")
-    if isinstance(error, _OF_PROGRAMS) or not message or is_programs:
+    if isinstance(error, _OF_PROGRAMS) or is_programs:
+        return "it was not reached" if _is_unreached(error) else _UNREADABLE
+    if not message and _status(error) is None:
         return "it was not reached" if _is_unreached(error) else _UNREADABLE
     return without_keys(message)[:MAX_MESSAGE_CHARACTERS]
 
 
+def _unread(error: Exception) -> str | None:
+    """Return the text that a client could not read as JSON; None if the error is another one."""
+    if (document := getattr(error, "doc", None)) is not None:
+        return error_text(document, MAX_READ_CHARACTERS)
+    said = error_text(error, MAX_READ_CHARACTERS)
+    found = _RAW_ANSWER.match(said)
+    return said[found.end() :] if found else None
+
+
+def _is_broken_off(error: Exception) -> bool:
+    """Return whether an answer, or the JSON of one, ends before it is complete."""
+    said = error_text(error, MAX_READ_CHARACTERS)
+    document = said if isinstance(error, NotAReply) else _unread(error)
+    if document is not None:
+        return document.lstrip().startswith(("{", "["))
+    return _is_unreached(error) and _BROKEN_OFF.search(said) is not None
+
+
 def _message(error: Exception) -> str:
-    """Return the service's own message, if it can be found, on one line."""
-    found = _error_object(error)
+    """Return the service's own message, if it can be found, on one line; empty if it gave none."""
+    found, body = _error_object(error), _body(error)
     # The clients put no words, or the whole body, into the message of an error that has no object.
-    body = getattr(error, "body", None)
-    quoted = body if isinstance(body, str) else None
-    message = found.get("message") or quoted or getattr(error, "message", None) or error
-    return _LITELLM_HEAD.sub("", one_line(error_text(message, MAX_READ_CHARACTERS)))
+    message = found.get("message")
+    if not message and body is not None:
+        message = _as_text(body)
+    if not message:
+        said = error_text(getattr(error, "message", None) or error, MAX_READ_CHARACTERS)
+        message = "" if _WITHOUT_WORDS.match(one_line(said)) else said
+    return _LITELLM_HEAD.sub("", one_line(_as_text(message)[:MAX_READ_CHARACTERS]))
+
+
+def _body(error: Exception) -> Any:
+    """Return what a service sent with an error, decoded if it was JSON; None if nothing."""
+    return getattr(error, "body", None) or getattr(error, "details", None) or None
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, default=str, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _error_object(error: Exception) -> Mapping[str, Any]:
     """Return what the body of a response, as its client keeps it, says of the error."""
-    return _find_error(getattr(error, "body", None) or getattr(error, "details", None))
+    return _find_error(_body(error))
 
 
 def _find_error(body: Any) -> Mapping[str, Any]:
     """Return the error in a decoded body as one object with a `message`; empty if there is none.
 
-    Services put an object, a text or a list under `error`, or a text under `detail`, and Gemini
-    may put all of it into a list.
+    Services put an object, a text or a list under `error`, `errors` or `detail`, and Gemini may put
+    all of it into a list. A service that passes requests on has the words of the one behind it
+    under `metadata`.
     """
-    if isinstance(body, list):
-        body = next((each for each in body if isinstance(each, Mapping)), None)
-    if not isinstance(body, Mapping):
-        return {}
-    inner = body.get("error") or body.get("detail") or body
-    if isinstance(inner, list):
-        inner = next((each for each in inner if isinstance(each, Mapping)), str(inner))
-    return inner if isinstance(inner, Mapping) else {"message": str(inner)}
+    while True:
+        if isinstance(body, list):
+            body = next((each for each in body if isinstance(each, Mapping)), None)
+        if not isinstance(body, Mapping):
+            return {}
+        names = ("error",) if body.get("message") else ("error", "errors", "detail", "base_resp")
+        inner = next((body[name] for name in names if body.get(name)), None)
+        if isinstance(inner, list):
+            inner = next((each for each in inner if isinstance(each, Mapping)), _as_text(inner))
+        if not isinstance(inner, Mapping):
+            break
+        body = inner
+    if inner is not None:
+        return {**body, "message": _as_text(inner)}
+    said = next((body[name] for name in ("message", "msg", "status_msg") if body.get(name)), None)
+    if said is None:
+        return body
+    behind = body["metadata"].get("raw") if isinstance(body.get("metadata"), Mapping) else None
+    return {**body, "message": ": ".join(_as_text(each) for each in (said, behind) if each)}
 
 
 def _codes(error: Exception) -> frozenset[str]:
@@ -553,14 +674,15 @@ class PassedRequests:
         status, words = http_status(error), provider_words(error)
         is_rejected = status in REJECTED_STATUS and type(failure) is ModelRefused
         is_failed = status in FAILED_STATUS and type(failure) in {ModelUnresponsive, ModelRefused}
-        is_suspect = (is_rejected or is_failed) and _ABOUT_LENGTH.search(words)
+        is_suspect = (is_rejected or is_failed) and not _is_unreached(error)
+        is_suspect = is_suspect and _ABOUT_LENGTH.search(words) is not None
         is_long = is_rejected and (_is_near_window(request) or self._grew(name, request))
         is_unclear = status is not None and status not in OTHER_REASONS
         is_unclear = is_unclear and type(failure) in {ModelUnresponsive, ModelRefused}
         if is_suspect or is_long or (is_unclear and _is_above_window(request)):
-            described = f"{status}: {words}" if status else words
             return ModelContextSuspected(
-                f"{request.model} refused the request ({described}), perhaps because it is too "
+                f"{request.model} refused the request ({_described(status, words)}), perhaps "
+                "because it is too "
                 "long."
             )
         return failure

@@ -26,8 +26,15 @@ from .clients import (
     loop_client,
     warm_up,
 )
-from .errors import NotAReply, find_error
-from .replies import broken_off, ending_failure, marked_arguments, quoted
+from .errors import NotAReply, UnusableReply, find_error
+from .replies import (
+    BROKE_OFF,
+    call_id,
+    ending_failure,
+    marked_arguments,
+    quoted,
+    without_reply,
+)
 
 VARIABLES = (
     "GOOGLE_API_KEY",
@@ -51,6 +58,9 @@ _WITHOUT_REDIRECTS: dict[str, Any] = {
 }
 
 _WITHOUT_SEARCH = ("gemini-1.", "gemini-2.0")
+_PARTS = frozenset({"candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"})
+"""What a reply, or a piece of one, has some of."""
+
 _KNOWN_REASONS = frozenset(reason.value for reason in types.FinishReason)
 
 
@@ -134,8 +144,10 @@ def checked_text(text: str) -> str:
         NotAReply: It is no answer of a model's service.
         UnusableReply: It ended for a reason that is unknown.
     """
+    if not text.strip():
+        raise UnusableReply("its answer was empty")
     try:
-        body = json.loads(text or "{}")
+        body = json.loads(text)
     except (ValueError, RecursionError):
         raise NotAReply(quoted(text)) from None
     return json.dumps(body) if check_body(body) else text
@@ -150,6 +162,8 @@ def check_body(body: Any) -> bool:
         raise failed
     if not isinstance(body, dict):
         raise NotAReply(quoted(body))
+    if body and not body.keys() & _PARTS:
+        raise without_reply(body, "it has no candidates")
     is_changed = False
     for candidate in body.get("candidates") or ():
         reason = str(candidate.get("finishReason") or "")
@@ -158,8 +172,12 @@ def check_body(body: Any) -> bool:
         content = candidate.get("content")
         for part in (content.get("parts") if isinstance(content, dict) else None) or ():
             call = part.get("functionCall") if isinstance(part, dict) else None
-            if call is not None and not isinstance(call.get("args"), dict | None):
-                call["args"], is_changed = marked_arguments(call["args"]), True
+            if not isinstance(call, dict):
+                continue
+            read = {"args": marked_arguments(call.get("args")), "id": call_id(call.get("id"))}
+            changed = {name: read[name] for name in read.keys() & call if read[name] != call[name]}
+            call.update(changed)
+            is_changed = is_changed or bool(changed)
     return is_changed
 
 
@@ -176,7 +194,7 @@ async def checked_pieces(pieces: AsyncIterable[Any]) -> AsyncIterator[Any]:
         is_begun, is_whole = True, is_whole or _has_end(piece)
         yield piece
     if is_begun and not is_whole:
-        raise broken_off()
+        raise UnusableReply(BROKE_OFF)
 
 
 def _has_end(piece: dict[str, Any]) -> bool:

@@ -28,7 +28,7 @@ from .clients import (
 )
 from .errors import NotAReply, ReplyFailed, UnusableReply
 from .replies import (
-    broken_off,
+    BROKE_OFF,
     chat_reason,
     check_is_stream,
     checked_reply,
@@ -37,6 +37,7 @@ from .replies import (
     marked,
     quoted,
     raise_reply_error,
+    without_reply,
 )
 
 VARIABLES = (
@@ -202,7 +203,7 @@ def _checked_response(reply: Any) -> Any:
     if not hasattr(reply, "output"):
         raise NotAReply(quoted(reply))
     if reply.output is None:
-        raise UnusableReply(f"it has no output: {quoted(reply)}")
+        raise without_reply(reply, "it has no output")
     if reply.status not in _STATUSES:
         raise ending_failure(str(reply.status))
     for item in reply.output:
@@ -221,7 +222,7 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
         is_whole = is_whole or event.type in {"response.failed", "error"}
         yield event
     if not is_whole:
-        raise broken_off()
+        raise UnusableReply(BROKE_OFF)
 
 
 def _settle_failure(response: LlmResponse) -> None:

@@ -52,8 +52,11 @@ _CHAT_REASONS = ((_DONE, "stop"), (_CUT, "length"), (_STOPPED, "content_filter")
 MAX_QUOTED_CHARACTERS = 200
 """How much of an answer that is no reply an error quotes."""
 
-_NO_STREAM = ("application/json", "text/html")
-"""The beginnings of media types of answers that are not streamed."""
+_STREAM = "text/event-stream"
+"""The media type of a streamed answer; with any other one its text says whether it is one."""
+
+BROKE_OFF = "it broke off"
+"""A stream that ends without saying how the reply ended: what came may be half of it."""
 
 UNREADABLE = "unreadable_arguments"
 """The only key of arguments that are no object; no tool has such an argument."""
@@ -88,11 +91,6 @@ def ending_failure(
     """Return the failure of a reply that ended for a reason that is unknown, or that is none."""
     said = f": {message}" if message else ""
     return UnusableReply(f'it ended with the finish reason "{reason}"{said}', usage)
-
-
-def broken_off() -> UnusableReply:
-    """Return the failure of a streamed reply without an end: the rest of it did not arrive."""
-    return UnusableReply("it broke off")
 
 
 def settle_ending(response: LlmResponse) -> None:
@@ -214,16 +212,27 @@ async def check_is_stream(answer: Any) -> None:
     """
     response = getattr(answer, "response", None)
     kind = "" if response is None else response.headers.get("content-type", "")
-    if response is None or not kind.startswith(_NO_STREAM):
+    if response is None or not kind or kind.startswith(_STREAM):
         return
     text = (await response.aread()).decode(errors="replace")
-    if text.lstrip().startswith(("data:", "event:")):
+    if text.lstrip().startswith(("data:", "event:", ":")):
         return
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
-        raise NotAReply(quoted(text)) from None
-    raise find_error(body) or UnusableReply(f"it is no stream: {quoted(text)}")
+        raise NotAReply(quoted(text) or "its answer was empty") from None
+    raise without_reply(body, "it is no stream")
+
+
+def without_reply(answer: Any, lacking: str) -> Exception:
+    """Return the failure of an answer without a reply: the error that it reports, if it has words.
+
+    Args:
+        answer: An object of a client, or a decoded body.
+        lacking: What is missing, for an answer without words.
+    """
+    found = find_error(_as_json(answer), lacks_reply=True)
+    return found or UnusableReply(f"{lacking}: {quoted(answer)}")
 
 
 def _as_json(value: Any) -> Any:
@@ -246,14 +255,30 @@ def read_arguments(given: Any) -> dict[str, Any] | None:
         if isinstance(value, str):
             value = _decoded(value)
     if isinstance(value, Mapping):
-        return dict(value)
+        return dict(value) if _is_json(value) else None
     return {} if value is None or value == [] else None
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether a value can be sent back: `NaN` and numbers that are too large cannot."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def marked_arguments(given: Any) -> dict[str, Any]:
     """Return the arguments as `read_arguments` does; those that are no object under UNREADABLE."""
     found = read_arguments(given)
-    return {UNREADABLE: str(given)[:MAX_QUOTED_CHARACTERS]} if found is None else found
+    return {UNREADABLE: _text_of(given)[:MAX_QUOTED_CHARACTERS]} if found is None else found
+
+
+def _text_of(given: Any) -> str:
+    try:
+        return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    except RecursionError:
+        return "deeply nested JSON"
 
 
 def unreadable_arguments(response: LlmResponse) -> dict[str, str]:
@@ -302,10 +327,10 @@ def checked_reply(reply: Any, arguments: Arguments) -> Any:
     if not hasattr(reply, "choices"):
         raise NotAReply(quoted(reply))
     if not reply.choices:
-        raise UnusableReply(f"it has no choices: {quoted(reply)}")
+        raise without_reply(reply, "it has no choices")
     choice = reply.choices[0]
     if (message := choice.message) is None:
-        raise UnusableReply(f"it has no message: {quoted(reply)}")
+        raise without_reply(reply, "it has no message")
     choice.finish_reason = chat_reason(choice.finish_reason)
     if isinstance(message.content, list):
         message.content = "".join(_texts(message.content))
@@ -313,9 +338,15 @@ def checked_reply(reply: Any, arguments: Arguments) -> Any:
         message.content, choice.finish_reason = message.refusal, "content_filter"
     calls = [call for call in message.tool_calls or () if getattr(call, "function", None)]
     for call in calls:
+        call.id = call_id(call.id)
         call.function.arguments = arguments(call.function.arguments)
     message.tool_calls = calls or None
     return reply
+
+
+def call_id(given: Any) -> str | None:
+    """Return the id of a call as text, as which it is sent back; None if the call has none."""
+    return given if given is None or isinstance(given, str) else str(given)
 
 
 async def checked_stream(chunks: Any, arguments: Arguments) -> AsyncIterator[Any]:
@@ -334,35 +365,38 @@ async def checked_stream(chunks: Any, arguments: Arguments) -> AsyncIterator[Any
             reason, or else the usage that follows all choices.
     """
     held, reason, last, is_whole = _HeldCalls(), None, None, False
-    has_text, refusal = False, ""
+    has_text, refused = False, ""
     async for chunk in chunks:
         raise_reply_error(chunk)
         choice = next(iter(getattr(chunk, "choices", None) or ()), None)
+        # The use of the whole reply comes after its end.
+        is_whole = is_whole or (choice is None and getattr(chunk, "usage", None) is not None)
         if choice is not None and getattr(choice, "delta", None) is None:
             chunk.choices = []
         elif choice is not None:
             last = copy.deepcopy(chunk)
             reason = chat_reason(choice.finish_reason) or reason
             choice.finish_reason = None
+            refused += getattr(choice.delta, "refusal", None) or ""
             held.take(choice.delta)
             has_text = has_text or bool(choice.delta.content)
-            refusal += getattr(choice.delta, "refusal", None) or ""
-        else:
-            is_whole = is_whole or getattr(chunk, "usage", None) is not None
         yield chunk
     if last is None:
         raise UnusableReply("it has no choices")
     if reason is None and not is_whole:
-        raise broken_off()
-    if refusal and not has_text:
+        raise UnusableReply(BROKE_OFF)
+    if has_text:
+        refused = ""
+    elif refused:
         reason = "content_filter"
     for calls, finish_reason in ((held.complete(arguments), None), (None, reason)):
         choice = last.choices[0]
-        choice.delta.content = None
+        choice.delta.content = refused or None
+        refused = ""
         choice.delta.tool_calls, choice.finish_reason = calls, finish_reason
         if hasattr(last, "usage"):
             last.usage = None
-        if calls or finish_reason:
+        if calls or finish_reason or choice.delta.content:
             yield copy.deepcopy(last)
 
 
@@ -380,6 +414,7 @@ class _HeldCalls:
         for call in calls:
             if call.index is None:  # some services send whole calls, and number none
                 call.index = len(self._calls) if call.id or not self._calls else max(self._calls)
+            call.id = call_id(call.id)
             if call.index not in self._calls:
                 self._calls[call.index] = copy.deepcopy(call)
             if given := call.function.arguments:

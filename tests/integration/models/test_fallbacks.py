@@ -48,7 +48,8 @@ async def test_without_a_next_model_it_is_one_sentence(
     with serve(Answer(status=status)) as server, pytest.raises(ModelDenied) as caught:
         await run_agent(model_provider.larger)
     assert len(server.requests) == 1
-    assert str(caught.value).endswith("Check the model's name and its key.")
+    address = ", its key and its address" if status == 404 else " and its key"
+    assert str(caught.value).endswith(f"Check the model's name{address}.")
 
 
 async def test_a_wrong_key_of_gemini_is_denied_too_though_its_status_is_another(

@@ -1,6 +1,7 @@
 """What services say beside replies, or in their place, in words that nobody foresaw."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -135,6 +136,173 @@ async def test_an_error_in_an_answer_counts_as_its_code_says(
     assert len(server.requests) == 1
 
 
+SAYINGS = [
+    {"detail": "the gate is shut"},
+    {"message": "the gate is shut"},
+    {"code": 1234, "msg": "the gate is shut", "success": False},
+    {"success": False, "errors": [{"code": 10000, "message": "the gate is shut"}], "result": None},
+    {
+        "id": "1",
+        "choices": None,
+        "base_resp": {"status_code": 1004, "status_msg": "the gate is shut"},
+    },
+]
+
+
+@STREAMING
+@pytest.mark.parametrize("body", SAYINGS, ids=str)
+async def test_what_an_answer_without_a_reply_says_is_its_error(
+    serve: Serve, model_provider: Provider, body: dict[str, Any], streaming: bool
+) -> None:
+    with serve(*[Answer(body=json.dumps(body))] * 3), pytest.raises(ModelUnresponsive) as caught:
+        await ask(model_provider.larger, streaming=streaming)
+    assert "(the gate is shut)" in str(caught.value)
+
+
+async def test_a_balance_that_is_used_up_may_be_said_with_a_good_status(
+    serve: Serve, model_provider: Provider
+) -> None:
+    body = json.dumps({"code": 1113, "msg": "Insufficient balance, please recharge"})
+    with serve(Answer(body=body)) as server, pytest.raises(ModelQuotaUsedUp, match="recharge"):
+        await ask(model_provider.larger)
+    assert len(server.requests) == 1
+
+
+@STREAMING
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"id": "1", "choices": [{"index": 0, "mess', 'does not answer.*"choices"'),
+        ("", "empty|no reply came"),
+    ],
+    ids=["half", "empty"],
+)
+async def test_half_an_answer_or_none_is_asked_for_again(
+    serve: Serve, model_provider: Provider, body: str, words: str, streaming: bool
+) -> None:
+    with serve(Answer(body=body), OK):
+        assert (await run_agent(model_provider.larger, streaming=streaming)).text == "ok"
+    with serve(*[Answer(body=body)] * 20):
+        try:
+            run = await run_agent(model_provider.larger, streaming=streaming)
+        except ModelUnresponsive as failure:
+            said = str(failure)
+        else:
+            said = str(run.events[-1].error_message)
+    assert re.search(words, said)
+    assert says_nothing_of_python(said)
+    assert "char 0" not in said
+
+
+STARTS = {
+    "gemini": [{"candidates": [{"content": {"role": "model", "parts": [{"text": "half"}]}}]}],
+    "openai": [{"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": None}]}],
+    "anthropic": [
+        {
+            "type": "message_start",
+            "message": {"id": "m", "type": "message", "role": "assistant", "model": "m"}
+            | {"content": [], "usage": {"input_tokens": 1, "output_tokens": 1}},
+        },
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": "half"},
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("rest", ["", "<html>502 Bad Gateway</html>\n"], ids=["closed", "page"])
+@pytest.mark.parametrize("name", STARTS)
+async def test_a_stream_that_ends_without_an_end_is_no_answer(
+    serve: Serve, name: str, rest: str
+) -> None:
+    provider = next(each for each in PROVIDERS if each.name == name)
+    events = [
+        (f"event: {event['type']}\n" if "type" in event else "") + f"data: {json.dumps(event)}\n\n"
+        for event in STARTS[name]
+    ]
+    half = Answer(body="".join(events) + rest, media_type="text/event-stream")
+    with serve(half, OK) as server:
+        run = await run_agent(provider.larger, streaming=True)
+    assert run.text == "ok"
+    assert len(server.requests) == 2
+
+
+async def test_a_streamed_refusal_is_an_end_with_its_words(serve: Serve) -> None:
+    events = [
+        {"choices": [{"index": 0, "delta": {"refusal": each}, "finish_reason": None}]}
+        for each in ("I will", " not.")
+    ]
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in (*events, end))
+    with serve(Answer(body=body, media_type="text/event-stream")) as server:
+        run = await run_agent("gpt-5", streaming=True)
+    assert run.events[-1].error_code == "SAFETY"
+    assert run.text == "I will not."
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [520, 524, 530, 599])
+async def test_any_failure_of_a_server_is_retried(
+    serve: Serve, model_provider: Provider, status: int
+) -> None:
+    with serve(Answer(status=status, body=f"error code: {status}"), OK):
+        assert await ask(model_provider.larger) == "ok"
+
+
+REFUSALS = [
+    ("", "(400)"),
+    ("null", "(400)"),
+    ('"no such parameter"', "(400: no such parameter)"),
+    ('{"errors": [{"message": "no tools", "code": 7003}], "success": false}', "(400: no tools)"),
+    ('{"detail": [{"loc": ["body"], "msg": "str expected", "type": "t"}]}', "(400: str expected)"),
+    ('{"problem": {"a": null}}', '(400: {"problem": {"a": null}})'),
+    (
+        '{"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": "no x"}}}',
+        "(400: Provider returned error: no x)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), REFUSALS)
+async def test_a_refusal_has_the_words_of_the_service_and_no_others(
+    serve: Serve, model_provider: Provider, body: str, words: str
+) -> None:
+    with serve(Answer(status=400, body=body)), pytest.raises(ModelRefused) as caught:
+        await ask(model_provider.larger)
+    assert str(caught.value).endswith(f"refused the request {words}.")
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_path_that_a_server_does_not_have_is_about_the_address(
+    serve: Serve, model_provider: Provider, status: int
+) -> None:
+    for body in ('{"detail": "Not here"}', ""):
+        with serve(Answer(status=status, body=body)), pytest.raises(ModelDenied, match="address"):
+            await ask(model_provider.larger)
+
+
+UNKNOWN = [
+    {"message": "Invalid model name passed in model=x.", "code": "400"},
+    {"message": "x is not a valid model ID", "code": 400},
+    {"message": "Model Not Exist", "type": "invalid_request_error"},
+    {"message": "The model `x` has been decommissioned and is no longer supported."},
+    {"message": "API key expired.", "details": [{"reason": "API_KEY_INVALID"}]},
+]
+
+
+@pytest.mark.parametrize("error", UNKNOWN, ids=[each["message"] for each in UNKNOWN])
+async def test_the_next_model_is_asked_if_a_model_is_unknown_whatever_the_status(
+    serve: Serve, error: dict[str, Any]
+) -> None:
+    for first, second in (("gpt-5", "claude-sonnet-4-6"), ("gemini-2.5-flash", "gpt-5")):
+        with serve(Answer(status=400, body=json.dumps({"error": error})), OK) as server:
+            assert await ask(f"{first},{second}") == "ok"
+        assert len(server.requests) == 2
+
+
 PAGE = "<!doctype html><title>Welcome to nginx</title>"
 
 
@@ -190,6 +358,58 @@ async def test_arguments_that_are_no_object_are_sent_back_and_nothing_is_done(
     assert listed["entries"] == []
 
 
+@STREAMING
+async def test_arguments_that_json_cannot_hold_are_sent_back(
+    serve: Serve, model_provider: Provider, streaming: bool
+) -> None:
+    odd = Answer([call_with("read_todos", '{"a": [NaN, 1e999]}')])
+    with serve(odd, OK) as server:
+        run = await run_agent(model_provider.larger, streaming=streaming)
+    assert run.text == "ok"
+    assert "read_todos begin with" in told(server.requests[1])
+
+
+WITH_NUMBER = {
+    "gemini": {
+        "candidates": [
+            {"content": {"parts": [{"functionCall": {"id": 7, "name": "ls", "args": {}}}]}}
+        ]
+    },
+    "openai": {
+        "choices": [
+            {
+                "message": {
+                    "tool_calls": [
+                        {"id": 7, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+                    ]
+                },
+                "finish_reason": "tool_calls",
+            }
+        ]
+    },
+    "anthropic": {
+        "content": [{"type": "tool_use", "id": 7, "name": "ls", "input": {}}],
+        "stop_reason": "tool_use",
+    },
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBER)
+async def test_the_number_of_a_call_may_be_a_number(serve: Serve, name: str) -> None:
+    provider = next(each for each in PROVIDERS if each.name == name)
+    with serve(Answer(body=json.dumps(WITH_NUMBER[name])), OK):
+        run = await run_agent(provider.larger)
+    assert run.text == "ok"
+    assert len(run.results) == 1
+
+
+async def test_a_call_without_a_name_is_sent_back(serve: Serve, model_provider: Provider) -> None:
+    with serve(Answer([call("", path="/")]), OK):
+        run = await run_agent(model_provider.larger)
+    assert run.text == "ok"
+    assert "error" in run.results[0]
+
+
 USED_UP = [
     (
         429,
@@ -198,6 +418,12 @@ USED_UP = [
     (400, {"message": "Hard limit.", "code": "billing_hard_limit_reached"}),
     (400, {"message": "Your credit balance is too low to access the API."}),
     (402, {"message": "Payment is due."}),
+    (429, {"message": "Suspended.", "type": "exceeded_current_quota_error"}),
+    (400, {"message": "Budget has been exceeded! Current cost: 10.1, Max budget: 10.0"}),
+    (400, {"message": "Access denied.", "code": "Arrearage"}),
+    (429, {"message": "Too many tokens per day, please wait before trying again."}),
+    (429, {"message": "This is a trial key, limited to 1000 calls / month."}),
+    (429, {"message": "Rate limit of 50 exceeded. Please wait 50000 seconds before retrying."}),
     (
         429,
         {"message": "No more today.", "details": [{"violations": [{"quotaId": "RequestsPerDay"}]}]},
@@ -216,6 +442,27 @@ async def test_a_quota_that_is_used_up_is_not_asked_again(
         await ask(model_provider.larger)
     assert error["message"] in str(caught.value)
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "wait", ["soon", "nan", "inf", "-5", "Sat, 28 Nov 2020 10:00:00 -0000", "28 Nov 2020", ""]
+)
+async def test_a_wait_that_says_nothing_is_none(
+    serve: Serve, model_provider: Provider, wait: str
+) -> None:
+    limited = Answer(status=429, headers={"Retry-After": wait})
+    with serve(limited, OK):
+        assert await ask(model_provider.larger) == "ok"
+    with serve(*[limited] * 3), pytest.raises(ModelUnresponsive, match="429"):
+        await ask(model_provider.larger)
+
+
+async def test_a_rate_that_is_called_a_quota_is_waited_for(
+    serve: Serve, model_provider: Provider
+) -> None:
+    error = {"message": "Allocated quota exceeded.", "code": "Throttling.AllocationQuota"}
+    with serve(Answer(status=429, body=json.dumps({"error": error})), OK):
+        assert await ask(model_provider.larger) == "ok"
 
 
 class Limiter:
@@ -255,6 +502,9 @@ TOO_LONG = [
     (422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 9. Given: 10"}),
     (400, {"error": {"message": "Input is too long for requested model.", "code": None}}),
     (413, {"error": {"message": "no more"}}),
+    (429, {"error": {"message": "Request too large on tokens per min: Limit 3, Requested 5."}}),
+    (400, {"detail": {"error": "Requested input length 9 exceeds maximum input length 8"}}),
+    (400, {"error": {"message": "Failed", "metadata": {"raw": "prompt is too long: 9 tokens"}}}),
 ]
 
 

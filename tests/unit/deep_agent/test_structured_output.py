@@ -114,6 +114,11 @@ def test_the_answer_is_found_in_its_fence(answer) -> None:
             "$ref": "item.json",
             "$defs": {"i": {"$id": "item.json", "$ref": "#/$defs/n", "$defs": {"n": False}}},
         },
+        {
+            "$id": "schemas/a.json",
+            "$ref": "b.json",
+            "$defs": {"b": {"$id": "b.json", "type": "null"}},
+        },
         {"$id": "urn:example:r", "$ref": "urn:example:r#/$defs/n", "$defs": {"n": False}},
         {
             "$schema": DRAFT_7,
@@ -202,6 +207,7 @@ def test_keywords_mean_what_their_draft_says(schema, fitting, other) -> None:
         ({"$ref": "other.json#/a"}, "nothing is fetched"),
         ({"$ref": "http://[::1"}, "nothing is fetched"),
         ({"minimum": float("inf")}, "not JSON"),
+        ({"$id": "a/b.json", "$ref": "c.json"}, "'c.json', which is not in it"),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_refused_at_once(schema, why) -> None:
@@ -256,6 +262,11 @@ async def test_a_sub_agent_answers_with_a_list_of_models() -> None:
     run = await Run(model, subagents=[spec]).to_end()
 
     assert run.results[0]["output"] == [{"when": "2026-11-27"}]
+
+
+def test_an_unknown_type_in_a_schema_is_refused_in_the_words_of_json_schema() -> None:
+    with pytest.raises(InvalidOutputSchema, match="'any' is not valid"):
+        OutputSchema({"type": "any"})
 
 
 @pytest.mark.parametrize("schema", [3, "no such type"])
