@@ -1,16 +1,18 @@
 """Collects a job's change bundle and stores it, within the time that the job has for it.
 
-Commits of the agent that the changes do not carry, on other branches or stashed, are named in the
-job's summary.
+Commits of the agent that the changes do not carry, on other branches, on none or stashed, are named
+in the job's summary.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections import defaultdict
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import partial
 from typing import IO
 
 from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange
@@ -36,12 +38,17 @@ HURRIED_AT_ONCE = 2 * (os.cpu_count() or 1)
 """Collections of stopped jobs at once: each takes a processor, so more would all be late."""
 MAX_COMMITS = 100
 """That are asked for: a job makes some ten."""
+MAX_MOVES = 1000
+"""The movements of HEAD that are looked at, the last ones first."""
 MAX_BRANCHES = 10
 """That are named: more would hide the summary."""
 MAX_NAME_CHARACTERS = 100
 """The longest name of a branch, and the longest subject of a commit."""
 LOOK_SECONDS = 20.0
 """The time for Git in a large repository; a usual one takes milliseconds."""
+
+_LEFT = re.compile(r"(?:^|\0)checkout: moving from ([0-9a-f]{40}|[0-9a-f]{64}) to ")
+"""What Git notes when a commit is left that was checked out without a branch."""
 
 
 class ChangeCollections:
@@ -125,19 +132,26 @@ async def with_stray_commits(summary: str, sandbox: Sandbox, since: float) -> st
 
 
 async def _sentence(sandbox: Sandbox, since: float) -> str:
+    git = ("git", "-c", "core.fsmonitor=false")
+    look = partial(Command, timeout_seconds=LOOK_SECONDS, merge_stderr=False)
+    moves = await sandbox.run(
+        look(argv=(*git, "log", "-z", "--walk-reflogs", "--format=%gs", f"--max-count={MAX_MOVES}"))
+    )
+    left = dict.fromkeys(_LEFT.findall(moves.output.decode("utf-8", "replace")))
     listing = (
-        *("git", "-c", "core.fsmonitor=false", "log", "-z", "--all", "--not", "HEAD", "--source"),
+        *(*git, "log", "-z", "--ignore-missing", "--all", *left, "--not", "HEAD", "--source"),
         *("--no-show-signature", f"--since=@{int(since)}", f"--max-count={MAX_COMMITS}"),
         "--format=%S%x09%h %s",
     )
-    command = Command(argv=listing, timeout_seconds=LOOK_SECONDS, merge_stderr=False)
+    command = look(argv=listing)
     listed = await sandbox.run(command)
     if listed.exit_code:
         return ""
     by_branch: defaultdict[str, list[str]] = defaultdict(list)
     for line in filter(None, listed.output.decode("utf-8", "replace").split("\0")):
         reference, _, commit = line.partition("\t")
-        by_branch[_shown(reference.removeprefix("refs/").removeprefix("heads/"))].append(commit)
+        name = reference.removeprefix("refs/").removeprefix("heads/")
+        by_branch["a detached HEAD" if name in left else _shown(name)].append(commit)
     named = [
         f"{branch} ({len(commits)}, the last one is {_shown(commits[0])})"
         for branch, commits in list(by_branch.items())[:MAX_BRANCHES]
