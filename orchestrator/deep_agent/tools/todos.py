@@ -25,7 +25,7 @@ STATUSES = ("pending", "in_progress", "completed")
 OTHER_STATUSES = {
     **dict.fromkeys(("todo", "to_do", "open", "new", "not_started", "planned"), "pending"),
     **dict.fromkeys(("doing", "active", "started", "in_work", "inprogress"), "in_progress"),
-    **dict.fromkeys(("wip", "ongoing", "working", "running", "current", "blocked"), "in_progress"),
+    **dict.fromkeys(("wip", "ongoing", "working", "running", "current"), "in_progress"),
     **dict.fromkeys(("done", "complete", "finished", "closed", "x"), "completed"),
 }
 """Statuses of the plans of other harnesses, which models write here too."""

@@ -8,6 +8,7 @@ import stat
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.versions import WIRE_NEWEST
 from tests.a2a_servers import remote_service
-from tests.integration.cli.conftest import WORKER, Fanout
+from tests.integration.cli.conftest import WORKER, Child, Fanout
 from tests.integration.models.local_servers import NAME, Kind, local_server
 
 pytestmark = pytest.mark.redis
@@ -192,6 +193,12 @@ ANSWERS = {
 }
 
 
+def said_by(child: Child) -> Any:
+    out, errors = child.communicate(b"", 60)
+    assert out, f"it exited with {child.returncode} and said {errors!r}"
+    return json.loads(out)
+
+
 def test_call_asks_each_model_and_says_what_it_can(fanout: Fanout):
     with ExitStack() as stack:
         children = {}
@@ -206,7 +213,7 @@ def test_call_asks_each_model_and_says_what_it_can(fanout: Fanout):
             }
             children[case] = fanout.start("doctor", "--call", "--json", env=env)
             stack.callback(children[case].kill)
-        said = {case: json.loads(child.communicate(b"", 60)[0]) for case, child in children.items()}
+        said = {case: said_by(child) for case, child in children.items()}
 
     found = {
         case: next(one for one in report["checks"] if one["name"] == "model")

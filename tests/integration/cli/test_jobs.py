@@ -362,9 +362,8 @@ async def test_a_result_is_there_when_the_job_has_ended(fanout, stand_in: StandI
 async def test_logs_are_json_lines_of_the_journal(fanout, stand_in: StandIn):
     job_id = submitted(fanout, "x")
     claim = await stand_in.claim(job_id)
-    await stand_in.note(
-        claim, EventType.TOOL_CALL, {"tool": "execute", "arguments": {"command": "ls\x1b[2J"}}
-    )
+    call = {"id": "call-1", "tool": "execute", "arguments": {"command": "ls\x1b[2J"}}
+    await stand_in.note(claim, EventType.TOOL_CALL, call)
 
     events = [json.loads(line) for line in fanout("logs", job_id, "--json").out.splitlines()]
     plain = fanout("logs", job_id).out

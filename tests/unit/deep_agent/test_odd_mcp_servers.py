@@ -125,8 +125,11 @@ async def test_each_answer_costs_at_most_its_call(odd_server: McpServer) -> None
 
 
 async def test_a_list_with_odd_tools_costs_those_that_cannot_be_used(
-    odd_server: McpServer, capsys: pytest.CaptureFixture[str]
+    odd_server: McpServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("structlog.is_configured", lambda: False)  # whatever other tests have done
     reports: list[str] = []
 
     async def report(text: str) -> None:
