@@ -122,7 +122,7 @@ def _in_one_line(result: JobResult) -> str:
 
 
 def _reason(kind: str) -> str:
-    """Return what a kind of failure means, in its class's words: a message may quote contents."""
+    """Return what a kind of failure means: a message may quote contents."""
     known = getattr(failures, kind, None) or getattr(sandbox, kind, None)
     said = (inspect.getdoc(known) or "").partition("\n")[0].rstrip(".") if known else ""
-    return f"{kind} ({said})" if said else kind
+    return said or kind

@@ -48,11 +48,11 @@ TITLES = {"kwargs": "Agent and labels", "result": "Step, outcome or reason", "uu
 STATES = ("REJECTED", "PROGRESS", "WAITING")
 """The states that events of ours make, as they follow on STARTED. Without a place in Celery's order
 (`celery.states`) they would hide a cancellation, and a rejected message would seem to run."""
-STYLE = (
-    "<style>.tasks-table td, .tasks-table td * "
-    "{ white-space: normal !important; overflow-wrap: anywhere; max-width: none } "
-    ".tasks-table td.overflow-auto { min-width: 10rem }</style>"
-)
+STYLE = """<style>
+  .tasks-table td.overflow-auto, .tasks-table .worker-name-link, .tasks-table .task-uuid-full {
+    white-space: normal !important; overflow-wrap: anywhere; min-width: 10rem }
+  .tasks-table .worker-name-link, .tasks-table .task-uuid-full { display: inline-block }
+</style>"""
 """Flower keeps agents, labels, outcomes, ids and names of hosts on one line, however long: the row
 would not fit a window of 1,400 pixels."""
 LINK = """<li class="nav-item"><a class="nav-link" href="{url}"
