@@ -27,7 +27,7 @@ from ..valid_text import clean_text, unused_key
 from . import prompts
 from .messages import list_parts, text_of
 from .middleware import Middleware
-from .models.errors import without_keys
+from .models.errors import MAX_READ_CHARACTERS, without_keys
 from .models.replies import (
     UNUSABLE_REPLY,
     clean_part,
@@ -184,8 +184,10 @@ class ToolErrors(Middleware):
             return None
         if type(tool) is BaseTool:
             return None  # an unknown tool: ADK's own message lists the tools that exist
-        text = without_keys(clean_text(error_text(error, MAX_ERROR_CHARACTERS)))
-        return error_result(f"{tool.name} failed: {type(error).__name__}: {text}")
+        # Keys are hidden before the text is cut: the cut would leave a part of one.
+        text = without_keys(clean_text(error_text(error, MAX_READ_CHARACTERS)))
+        said = f"{type(error).__name__}: {text}"[:MAX_ERROR_CHARACTERS]
+        return error_result(f"{tool.name} failed: {said}")
 
 
 def _fault(response: LlmResponse) -> _Fault | None:
