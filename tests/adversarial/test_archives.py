@@ -76,6 +76,10 @@ def archive_of(members: list[Member], outside: Path, to: Path) -> None:
 @example("a/", tarfile.DIRTYPE, 0, [], True)
 @example("a", tarfile.REGTYPE, 5, [(0, 0)], True)
 @example("ab", tarfile.REGTYPE, 5, [(0, 0), (345, 97)], True)
+@example("a", tarfile.REGTYPE, 5, [(108, 97)], True)
+@example("a", tarfile.REGTYPE, 5, [(122, 255)], True)
+@example("a", tarfile.REGTYPE, 5, [(329, 97)], True)
+@example("a", tarfile.REGTYPE, 5, [(344, 48)], True)
 def test_a_header_is_read_as_tarfile_reads_it(
     name: str, kind: bytes, size: int, damage: list[tuple[int, int]], fits: bool
 ) -> None:

@@ -36,7 +36,8 @@ _BLOCK_BYTES = 4096
 _ENTRY_BYTES = 1024
 """The bytes of an inode and a directory entry."""
 _USUAL_HEADER = re.compile(
-    rb"([0-7]{7})\0.{16}([0-7]{11})\0([0-7]{11})\0([0-7]{6})\0 ([05])\0{100}ustar\x0000.{80}\0{167}",
+    rb"([0-7]{7})\0(?:[0-7]{7}\0){2}([0-7]{11})\0([0-7]{11})\0([0-7]{6})\0 ([05])\0{100}"
+    rb"ustar\x0000.{64}(?:\0{8}|[0-7]{7}\0){2}\0{167}",
     re.DOTALL,
 )
 """After its name: of a file or folder in a ustar archive, with a path of 100 bytes at most."""
@@ -206,9 +207,9 @@ class _Unpacking:
         self._links: list[tuple[str, str]] = []
         self._folders: list[tuple[str, int, float]] = []
         self._made = {target}
+        """The folders that exist: there are no links yet, and nobody else removes one."""
         self.size = 0
         """The bytes of the created files on a disk."""
-        """The folders that exist: there are no links yet, and nobody else removes one."""
 
     def add(self, member: tarfile.TarInfo) -> None:
         """Unpack a member; links and the attributes of folders wait for `finish`."""
