@@ -99,15 +99,10 @@ def is_described(folder: Path) -> bool:
     return (folder / "README.md").is_file() or "\n- `" in door
 
 
-SHOWN_BY_TWO_DOORS = {"AgentLine", "Answered", "JobLine"}
-"""Their names are in the schemas of both the HTTP service and the MCP server, with other fields. A
-schema takes its name from the class, so a class could be renamed with the schema only."""
-
-
 def test_the_name_of_a_public_class_stands_for_one_thing():
     clashes = {name for name, places in public_classes().items() if len(places) > 1}
 
-    assert clashes == SHOWN_BY_TWO_DOORS
+    assert clashes == set()
 
 
 def test_tests_hold_no_comments_for_a_type_checker_that_does_not_read_them():

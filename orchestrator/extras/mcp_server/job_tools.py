@@ -33,12 +33,12 @@ from .doors import (
 )
 from .elicitation import Elicitation
 from .reports import (
-    AgentLine,
-    AgentLines,
-    Answered,
-    JobLine,
-    JobLines,
+    AnsweredApproval,
     JobReport,
+    ListedAgent,
+    ListedAgents,
+    ListedJob,
+    ListedJobs,
     Submitted,
     WaitingCall,
     WaitingCalls,
@@ -123,7 +123,7 @@ class ListTools(DoorTools):
         roots_only: RootsOnly = True,
         limit: Limit = 20,
         cursor: str | None = None,
-    ) -> JobLines:
+    ) -> ListedJobs:
         """Return a page of jobs."""
         wanted = JobFilter(
             states=set(states) if states else None,
@@ -134,16 +134,16 @@ class ListTools(DoorTools):
         )
         async with self._door.open(context) as opened:
             page = await opened.jobs.page(wanted, read_cursor(cursor), limit)
-        lines = [JobLine.of(record) for record in page.records]
-        return JobLines(jobs=lines, next_cursor=make_cursor(page.next))
+        lines = [ListedJob.of(record) for record in page.records]
+        return ListedJobs(jobs=lines, next_cursor=make_cursor(page.next))
 
-    async def list_agents(self, context: ToolContext) -> AgentLines:
+    async def list_agents(self, context: ToolContext) -> ListedAgents:
         """Return the agents that jobs may name."""
         async with self._door.open(context) as opened:
             opened.jobs.caller.require(Scope.READ)
             agents = sorted((await opened.jobs.definitions()).items())
-        return AgentLines(
-            agents=[AgentLine(name=name, description=one.description) for name, one in agents]
+        return ListedAgents(
+            agents=[ListedAgent(name=name, description=one.description) for name, one in agents]
         )
 
 
@@ -259,11 +259,11 @@ class SubmitTools(DoorTools):
         async with self._door.open(context) as opened:
             return await _submit(opened, fields, workspace)
 
-    async def cancel_job(self, context: ToolContext, job_id: str) -> JobLine:
+    async def cancel_job(self, context: ToolContext, job_id: str) -> ListedJob:
         """Cancel a job, and return it."""
         async with self._door.open(context) as opened:
             await opened.jobs.cancel(job_id)
-            return JobLine.of(await opened.jobs.get(job_id))
+            return ListedJob.of(await opened.jobs.get(job_id))
 
 
 async def _submit(
@@ -332,7 +332,7 @@ class ApprovalTools(DoorTools):
         message: Remark = "",
         arguments: Arguments = None,
         response: Response = None,
-    ) -> Answered | InputRequiredResult:
+    ) -> AnsweredApproval | InputRequiredResult:
         """Answer an approval, and return the job that continues.
 
         If the client can ask, its user confirms a decision that lets the call run or answers it,
@@ -354,7 +354,7 @@ class ApprovalTools(DoorTools):
             job_id = await opened.jobs.answer(
                 approval_id, decision, arguments=arguments, response=response, message=message
             )
-        return Answered(approval_id=approval_id, job_id=job_id)
+        return AnsweredApproval(approval_id=approval_id, job_id=job_id)
 
 
 class WaitTools(DoorTools):

@@ -45,7 +45,7 @@ class _Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class JobLine(_Report):
+class ListedJob(_Report):
     """A job in a list."""
 
     job_id: str
@@ -60,7 +60,7 @@ class JobLine(_Report):
     submitted_at: float
 
     @classmethod
-    def of(cls, record: JobRecord) -> JobLine:
+    def of(cls, record: JobRecord) -> ListedJob:
         """Return the line of a job."""
         return cls(
             job_id=record.id,
@@ -76,10 +76,10 @@ class JobLine(_Report):
         )
 
 
-class JobLines(_Report):
+class ListedJobs(_Report):
     """A page of jobs."""
 
-    jobs: list[JobLine]
+    jobs: list[ListedJob]
     next_cursor: str | None = Field(description="For the next page; null at the end.")
 
 
@@ -115,24 +115,24 @@ class WaitingCalls(_Report):
     omitted: int = Field(description="How many more wait.")
 
 
-class Answered(_Report):
+class AnsweredApproval(_Report):
     """An approval that was answered; its job goes on."""
 
     approval_id: str
     job_id: str
 
 
-class AgentLine(_Report):
+class ListedAgent(_Report):
     """An agent that jobs may name."""
 
     name: str
     description: str
 
 
-class AgentLines(_Report):
+class ListedAgents(_Report):
     """The agents that jobs may name."""
 
-    agents: list[AgentLine]
+    agents: list[ListedAgent]
 
 
 class JobOutcome(_Report):
