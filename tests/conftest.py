@@ -52,7 +52,7 @@ class OutsideConnection(RuntimeError):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "blocks_loop(why): the event loop may be blocked")
-    # On a busy machine an example takes as long as it takes. What CI says depends on the tree alone;
+    # On a busy machine an example takes as long as it takes. CI's verdict depends on the tree only;
     # each run of a developer tries new inputs.
     hypothesis.settings.register_profile(
         "busy machine",

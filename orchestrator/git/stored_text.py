@@ -7,6 +7,7 @@ say so (`text`, `eol`, `working-tree-encoding`). Git merges the stored form.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 
 from .attributes import MergeRule
 from .text_merge import is_text
@@ -18,15 +19,38 @@ _BOMS = {
 """Encodings whose byte order is shown by the first bytes; otherwise it is big-endian."""
 
 
-def stored_sides(
-    rule: MergeRule, sides: tuple[bytes | None, bytes, bytes]
-) -> tuple[bytes | None, bytes, bytes] | None:
-    """Return the sides of a merge as Git stores them; None if that is what they are.
+MergeTexts = Callable[[bytes | None, bytes, bytes], bytes | None]
+"""Merges two texts with their common origin, which is None if both sides added the file: the
+origin, the text to change, and the changed origin. None: the text has the change already."""
+
+
+def merge_either_form(rule: MergeRule, merge: MergeTexts, conflict: type[Exception]) -> MergeTexts:
+    """Return what merges texts as the work tree has them and, if they conflict, as Git does.
 
     Args:
         rule: The rule of the file.
-        sides: The common origin, the text to change, and the changed origin.
+        merge: Merges texts of one form.
+        conflict: What `merge` raises if the sides conflict; the returned function raises it, too.
     """
+
+    def merge_forms(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
+        stored = _stored_sides(rule, (base, ours, theirs))
+        if rule.how != "union" or stored is None:  # a union would have each line twice
+            try:
+                return merge(base, ours, theirs)
+            except conflict:
+                if stored is None:
+                    raise
+        merged = merge(*stored)
+        return None if merged is None else _in_work_tree(rule, merged, ours)
+
+    return merge_forms
+
+
+def _stored_sides(
+    rule: MergeRule, sides: tuple[bytes | None, bytes, bytes]
+) -> tuple[bytes | None, bytes, bytes] | None:
+    """Return the sides of a merge as Git stores them; None if that is what they are."""
     base, ours, theirs = sides
     try:
         stored = (
@@ -39,14 +63,8 @@ def stored_sides(
     return None if stored == sides else stored
 
 
-def in_work_tree(rule: MergeRule, stored: bytes, ours: bytes) -> bytes:
-    """Return a merged text with the line ends and the encoding of a text in the work tree.
-
-    Args:
-        rule: The rule of the file.
-        stored: The merged text.
-        ours: The text that it replaces.
-    """
+def _in_work_tree(rule: MergeRule, stored: bytes, ours: bytes) -> bytes:
+    """Return a merged text with the line ends and the encoding of the text that it replaces."""
     codec = _codec(rule.encoding, ours)
     first_line = ours.decode(codec).partition("\n")
     if rule.normalizes_line_ends and first_line[1] and first_line[0].endswith("\r"):

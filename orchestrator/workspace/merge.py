@@ -28,6 +28,7 @@ from ..git.attributes import (
 )
 from ..git.patches import RENAME_CANDIDATES, find_renamed
 from ..git.process import GitFailed
+from ..git.stored_text import MergeTexts
 from ..git.text_merge import is_text, marked_text
 from ..jobs.changes import (
     ChangeBundle,
@@ -60,7 +61,6 @@ from .staged_merge import Left, StagedFolder, Staging
 from .three_way import (
     ChangesCollide,
     How,
-    MergeTexts,
     in_order,
     is_executable,
     is_same,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..git.attributes import MergeRule
 from ..git.merge_driver import run_driver
-from ..git.stored_text import in_work_tree, stored_sides
+from ..git.stored_text import MergeTexts, merge_either_form
 from ..git.text_merge import contains_change, is_text, merge_text, union_text
 from ..jobs.changes import ChangedFile, ChangeKind, FileVersion
 from .rooted import Found
@@ -18,9 +18,6 @@ from .rooted import Found
 How = Literal["taken", "already", "merged"]
 
 ConflictKind = Literal["overlap", "binary", "both_added", "deleted", "type", "rename", "directory"]
-
-MergeTexts = Callable[[bytes | None, bytes, bytes], bytes | None]
-"""Merges two texts; see `merge_plain_texts`."""
 
 _EXECUTE_BITS = 0o111
 _READ_BITS = 0o444
@@ -148,18 +145,7 @@ def merge_texts_by(rule: MergeRule, folder: Path, path: str) -> MergeTexts:
 
     merge_once = merge_plain_texts if rule.how == "text" else merge
 
-    def merge_either_form(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
-        stored = stored_sides(rule, (base, ours, theirs))
-        if rule.how != "union" or stored is None:  # a union would have each line twice
-            try:
-                return merge_once(base, ours, theirs)
-            except ChangesCollide:
-                if stored is None:
-                    raise
-        merged = merge_once(*stored)
-        return None if merged is None else in_work_tree(rule, merged, ours)
-
-    return merge_either_form
+    return merge_either_form(rule, merge_once, ChangesCollide)
 
 
 def _no_text(base: bytes | None) -> ChangesCollide:

@@ -22,7 +22,7 @@ from ...git.attributes import (
     merge_rules,
 )
 from ...git.process import GitFailed
-from ...git.stored_text import in_work_tree, stored_sides
+from ...git.stored_text import merge_either_form
 from ...git.text_merge import is_text, merge_text, union_text
 from ..backends.directory import DirectoryBackend
 from ..backends.overlay import OverlayBackend, StagedFile
@@ -148,19 +148,15 @@ def _merged(file: StagedFile, here: bytes | None, rule: MergeRule) -> bytes:
         raise _Conflict("Both sides made it, with different content.")
     if rule.how == "binary":
         raise _Conflict("Both sides changed it, and its attributes forbid a merge.")
-    sides = (file.before or b"", here, file.after)
-    stored = stored_sides(rule, sides)
-    if rule.how != "union" or stored is None:  # a union would have each line twice
-        try:
-            return _merged_text(*sides, rule)
-        except _Conflict:
-            if stored is None:
-                raise
-    before, ours, theirs = stored
-    return in_work_tree(rule, _merged_text(before or b"", ours, theirs, rule), here)
+
+    def merge(before: bytes | None, ours: bytes, theirs: bytes) -> bytes:
+        return _merge_texts(before or b"", ours, theirs, rule)
+
+    merged = merge_either_form(rule, merge, _Conflict)(file.before, here, file.after)
+    return here if merged is None else merged
 
 
-def _merged_text(before: bytes, here: bytes, after: bytes, rule: MergeRule) -> bytes:
+def _merge_texts(before: bytes, here: bytes, after: bytes, rule: MergeRule) -> bytes:
     if not all(map(is_text, (before, here, after))):
         raise _Conflict("Both sides changed it, and it is not text that could be merged.")
     merged = (union_text if rule.how == "union" else merge_text)(before, here, after)
