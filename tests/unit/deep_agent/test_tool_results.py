@@ -199,7 +199,14 @@ def raising(error: BaseException) -> Callable[[], Any]:
 @pytest.mark.parametrize("form", [plain, awaited, Given])
 @pytest.mark.parametrize(
     "error",
-    [SystemExit(3), GeneratorExit(), Bare("x"), asyncio.CancelledError(), MuteError()],
+    [
+        SystemExit(3),
+        GeneratorExit(),
+        Bare("x"),
+        BaseExceptionGroup("x", [Bare("y")]),
+        asyncio.CancelledError(),
+        MuteError(),
+    ],
     ids=lambda error: type(error).__name__,
 )
 async def test_whatever_a_tool_raises_is_an_error_that_the_model_reads(
