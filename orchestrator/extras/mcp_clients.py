@@ -92,8 +92,9 @@ class McpClient:
     """Whether it knows the project's folder."""
     inputs: Callable[[RemoteServer], list[Entry]] = field(default=lambda _: [])
     """The inputs that it asks the person for, and stores itself."""
-    time_limits: Mapping[str, int] = field(default_factory=dict)
-    """The fields of an entry for the time limits of the start and of calls, if it has them."""
+    waits: Mapping[str, int | bool] = field(default_factory=dict)
+    """The fields of an entry that say how long the client waits for its start and for calls, and
+    that it waits for its start at all, if it has them."""
 
     def entry(self, server: LocalServer | RemoteServer) -> Entry:
         """Return the entry of a server.
@@ -102,10 +103,10 @@ class McpClient:
             ValueError: It is a service, and the client has no servers by URL.
         """
         if isinstance(server, LocalServer):
-            return {**self.local(server), **self.time_limits}
+            return {**self.local(server), **self.waits}
         if self.remote is None:
             raise ValueError(f"{self.title} has no servers by URL.")
-        return {**self.remote(server), **self.time_limits}
+        return {**self.remote(server), **self.waits}
 
 
 def _home(*parts: str) -> Callable[[], Path]:
@@ -167,7 +168,7 @@ CLIENTS: Mapping[str, McpClient] = {
         section="mcpServers",
         local=_typed,
         remote=_by_url("${NAME}", type="http"),
-        time_limits={"timeout": CALL_SECONDS * 1000},  # the start's is only a variable, MCP_TIMEOUT
+        waits={"timeout": CALL_SECONDS * 1000},  # the start's is only a variable, MCP_TIMEOUT
     ),
     "claude-desktop": McpClient(
         title="Claude Desktop",
@@ -210,7 +211,7 @@ CLIENTS: Mapping[str, McpClient] = {
         section="mcpServers",
         local=LocalServer.entry,
         remote=_by_url("${NAME}", key="httpUrl"),
-        time_limits={"timeout": CALL_SECONDS * 1000},  # of the start, too
+        waits={"timeout": CALL_SECONDS * 1000},  # of the start, too
     ),
     "codex": McpClient(
         title="Codex",
@@ -222,7 +223,12 @@ CLIENTS: Mapping[str, McpClient] = {
             "url": service.url,
             "bearer_token_env_var": service.key_variable,
         },
-        time_limits={"startup_timeout_sec": START_SECONDS, "tool_timeout_sec": CALL_SECONDS},
+        # It gives servers that are not required one second, and then begins without their tools.
+        waits={
+            "required": True,
+            "startup_timeout_sec": START_SECONDS,
+            "tool_timeout_sec": CALL_SECONDS,
+        },
     ),
     "windsurf": McpClient(
         title="Windsurf",
@@ -247,7 +253,7 @@ CLIENTS: Mapping[str, McpClient] = {
             "enabled": True,
         },
         remote=_by_url("{env:NAME}", type="remote"),
-        time_limits={"timeout": CALL_SECONDS * 1000},  # of the start, too
+        waits={"timeout": CALL_SECONDS * 1000},  # of the start, too
     ),
 }
 """The clients by the name that `fanout mcp install --client` takes."""

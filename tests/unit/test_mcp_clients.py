@@ -58,15 +58,15 @@ def test_an_entry_by_url_names_the_variable_of_the_key(client: str, home: Path) 
 @pytest.mark.parametrize(
     ("client", "fields"),
     [
-        ("codex", {"startup_timeout_sec": 60, "tool_timeout_sec": 120}),
+        ("codex", {"required": True, "startup_timeout_sec": 60, "tool_timeout_sec": 120}),
         ("opencode", {"timeout": 120_000}),
         ("gemini", {"timeout": 120_000}),
         ("claude-code", {"timeout": 120_000}),
     ],
 )
 @pytest.mark.parametrize("url", [(), ("--url", "https://f.example")])
-def test_an_entry_says_how_long_the_client_waits(
-    client: str, fields: dict[str, int], url: tuple[str, ...], home: Path
+def test_an_entry_says_that_the_client_waits_and_how_long(
+    client: str, fields: dict[str, int | bool], url: tuple[str, ...], home: Path
 ) -> None:
     path = Path(install("--client", client, *url).stdout.strip())
 
