@@ -45,10 +45,12 @@ ECHO = f'{{"error": {{"code": 401, "type": "authentication_error", "message": "t
 MODELS = ["gemini-2.5-flash", "gpt-5", "responses/gpt-5", "claude-sonnet-4-5", "openai/gpt-5"]
 
 
+SETTINGS = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
+
+
 @pytest.fixture(scope="module")
 def place(install_for_module: Installer, model_service: ModelServer) -> Installation:
-    settings = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
-    return install_for_module(workers=1, **environment(model_service, KEY), **settings)
+    return install_for_module(workers=1, **environment(model_service, KEY), **SETTINGS)
 
 
 class Agent:
@@ -74,12 +76,34 @@ class Agent:
 async def agent(
     place: Installation, model_service: ModelServer, tmp_path: Path
 ) -> AsyncIterator[Agent]:
-    workspace = tmp_path / "workspace"
+    async with open_agent(place, model_service, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own_place(install: Installer, model_service: ModelServer) -> Installation:
+    return install(workers=1, **environment(model_service, KEY), **SETTINGS)
+
+
+@pytest.fixture
+async def own_agent(
+    own_place: Installation, model_service: ModelServer, tmp_path: Path
+) -> AsyncIterator[Agent]:
+    """An agent whose key no job has used."""
+    async with open_agent(own_place, model_service, tmp_path) as opened:
+        yield opened
+
+
+@contextlib.asynccontextmanager
+async def open_agent(
+    place: Installation, service: ModelServer, folder: Path
+) -> AsyncIterator[Agent]:
+    workspace = folder / "workspace"
     workspace.mkdir()
     (workspace / "kept.txt").write_text(f"{CONTENT}\n")
     async with place.client() as client:
         await place.ready(client)
-        yield Agent(client, model_service, workspace)
+        yield Agent(client, service, workspace)
 
 
 DONE = Answer([text("Finished.\n\n## Summary\ndone")])
@@ -290,8 +314,10 @@ def contents_below(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(
-    agent: Agent, model: str
+    own_agent: Agent, model: str
 ) -> None:
+    agent, refusal = own_agent, Answer(status=401, body=ECHO)
+    refused = await agent.run(refusal, model=model)
     result = await agent.run(
         Answer([text("reading"), call("read_file", file_path="/workspace/kept.txt")]),
         Answer(
@@ -303,11 +329,11 @@ async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(
         DONE,
         model=model,
     )
-    refused = await agent.run(Answer(status=401, body=ECHO), model=model)
+    # The key has worked by now, so a job would wait for it.
+    closed = await agent.run(refusal, model=model, limits=Limits(max_wait_seconds=0))
 
     assert result.success, result.error
     assert [file.path for file in result.files_modified] == ["new.txt"]
-    assert agent.service.requests
     usage = result.usage
     assert (usage.model_calls, usage.input_tokens, usage.output_tokens) == (3, 300, 30)
     assert usage.cost_usd is not None
@@ -315,7 +341,10 @@ async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(
     assert refused.error is not None
     assert refused.error.type == AgentFailed.__name__
     assert "the key (hidden) is wrong" in refused.error.message
-    for outcome in (result, refused):
+    assert closed.error is not None
+    assert closed.error.type == ModelClosed.__name__
+    assert "refuses the key, which had worked (401)" in closed.error.message
+    for outcome in (refused, result, closed):
         journal = [event async for event in agent.client.events(outcome.job_id, follow=False)]
         assert KEY not in outcome.model_dump_json() + str(journal)
 
