@@ -93,8 +93,8 @@ class McpClient:
     inputs: Callable[[RemoteServer], list[Entry]] = field(default=lambda _: [])
     """The inputs that it asks the person for, and stores itself."""
     waits: Mapping[str, int | bool] = field(default_factory=dict)
-    """The fields of an entry that say how long the client waits for its start and for calls, and
-    that it waits for its start at all, if it has them."""
+    """The fields of an entry that say whether, and how long, the client waits for the start of the
+    server and for calls. Empty: it has none."""
 
     def entry(self, server: LocalServer | RemoteServer) -> Entry:
         """Return the entry of a server.

@@ -43,8 +43,6 @@ CONTENT = "canary-content-3c07"
 AT_ONCE = {"Retry-After": "0"}
 ECHO = f'{{"error": {{"code": 401, "type": "authentication_error", "message": "the key {KEY} is wrong"}}}}'
 MODELS = ["gemini-2.5-flash", "gpt-5", "responses/gpt-5", "claude-sonnet-4-5", "openai/gpt-5"]
-
-
 SETTINGS = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
 
 
