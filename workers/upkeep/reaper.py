@@ -1,7 +1,7 @@
 """The reaper: requeues jobs whose lease lapsed, and removes what ended jobs left behind.
 
-Every worker runs one. In each interval the first to ask requeues and dispatches for all, whatever
-their number; should it die, another one is the first in the next interval.
+Every worker runs one. In each interval the first to ask requeues and dispatches for all workers of
+its release, whatever their number; should it die, another one is the first in the next interval.
 """
 
 from __future__ import annotations

@@ -7,14 +7,17 @@
 -- attempt.
 -- Takes workers out whose registration lapsed, with the jobs that were sent to them, and puts the
 -- classes into the order of dispatches that an earlier release has entered or taken out.
--- ARGV: prefix, maximum number of jobs, milliseconds for which no other process does the same (0: any
--- may), the error of a job for which Redis had no memory.
+-- ARGV: prefix, maximum number of jobs, milliseconds for which no other process of those that read the
+-- same wire versions does this (0: any may), the error of a job for which Redis had no memory, oldest
+-- and newest wire version that the caller reads. Who reaps dispatches afterwards, but no jobs that it
+-- cannot read: were there one round for all, an older release that is always first would leave those.
 -- Lets one job go on for each model of which a trial may be made, and those that wait for an open
 -- one. Ends those that have waited for a model for as long as they may.
 -- Returns id and new state of each job, with the time if its worker was lost while it ran, and 1 if
 -- more is left to do; false when another process has done this in those milliseconds.
 even_if_full()
-if ARGV[3] ~= '0' and not redis.call('SET', key('dispatch', 'round'), 1, 'NX', 'PX', ARGV[3]) then
+local round = key('dispatch', 'round', ARGV[5] .. '-' .. ARGV[6])
+if ARGV[3] ~= '0' and not redis.call('SET', round, 1, 'NX', 'PX', ARGV[3]) then
   return false
 end
 

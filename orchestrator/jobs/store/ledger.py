@@ -442,14 +442,14 @@ class Ledger(Records):
         """Requeue jobs whose lease lapsed, end jobs whose deadline passed, remove lost workers.
 
         Args:
-            round_seconds: The interval in which one process of those that pass an interval does
-                this; 0: it is done at once.
+            round_seconds: The interval in which one process of those that pass an interval, and
+                read the same wire versions, does this; 0: it is done at once.
 
         Returns:
             The jobs; None when another process has done it.
         """
-        reaped = Reaped()
-        answer = await self._run("reap", REAP_BATCH, milliseconds(round_seconds), STARVED)
+        reaped, wires = Reaped(), (versions.WIRE_OLDEST, versions.WIRE_NEWEST)
+        answer = await self._run("reap", REAP_BATCH, milliseconds(round_seconds), STARVED, *wires)
         if answer is None:
             return None
         while answer:
@@ -458,7 +458,7 @@ class Ledger(Records):
                 reaped.states[job_id] = state
                 if lost_at:
                     reaped.lost[job_id] = lost_at[0] / 1000
-            answer = await self._run("reap", REAP_BATCH, 0, STARVED) if is_more else None
+            answer = await self._run("reap", REAP_BATCH, 0, STARVED, *wires) if is_more else None
         await self._cancel_rest()
         await self._follow_rest()
         return reaped

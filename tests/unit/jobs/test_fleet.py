@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.keys import Keys
@@ -207,6 +208,18 @@ async def test_one_reaper_acts_for_all_and_when_it_dies_another_does(ledger: Led
     assert (first, second) == (Reaped(), None)
 
     await eventually(lambda: ledger.reap(2), lambda seen: seen is not None)
+
+
+async def test_a_reaper_of_an_older_release_does_not_act_for_those_of_this_one(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(versions, "WIRE_NEWEST", versions.WIRE_OLDEST)
+        assert await ledger.reap(60) == Reaped()
+        assert await ledger.reap(60) is None
+
+    assert await ledger.reap(60) == Reaped(), "the older one dispatches no jobs of this release"
+    assert await ledger.reap(60) is None
 
 
 async def test_more_lost_jobs_than_one_call_takes_are_all_requeued(
