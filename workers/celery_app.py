@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -13,7 +14,10 @@ from typing import Any
 import structlog
 from celery import Celery, signals
 from celery.app.events import Events
+from celery.apps.worker import Worker as CeleryWorker
+from celery.apps.worker import install_worker_term_handler
 from celery.events.dispatcher import EventDispatcher
+from celery.platforms import EX_OK
 from celery.worker.consumer import Consumer
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, SentinelChannel, SentinelTransport, Transport
@@ -29,6 +33,7 @@ from .startup import load_worker_settings
 
 log = structlog.get_logger(__name__)
 
+ENDING_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT")
 EVENTS_SECONDS = 0.1
 """How long events for dashboards are gathered: sending one takes as long as sending many, and a
 person does not see the difference."""
@@ -150,12 +155,36 @@ class TolerantSentinelTransport(SentinelTransport):
     Channel = TolerantSentinelChannel
 
 
+class FanoutWorker(CeleryWorker):  # type: ignore[misc] # Celery ships no types
+    """Ends on each signal that ends a worker as on SIGTERM: it gives its jobs back.
+
+    On SIGQUIT and a second SIGINT, Celery's own class ends the tasks, and so jobs that are to go on
+    elsewhere; on SIGHUP it waits for them for as long as they take, and starts the program again.
+    """
+
+    def install_platform_tweaks(self, worker: Any) -> None:
+        """Set the signal handlers up, which Celery does last before it accepts tasks."""
+        is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
+        super().install_platform_tweaks(worker)
+        if is_kept:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for name in ENDING_SIGNALS if is_kept else (*ENDING_SIGNALS, "SIGHUP"):
+            # With all arguments, as Celery's REMAP_SIGTERM in the environment sets others.
+            install_worker_term_handler(worker, sig=name, how="Warm", callback=None, exitcode=EX_OK)
+
+
 class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
     """Reads its options from the settings at first use."""
 
     events_cls = f"{__name__}:_Events"
     consumer: GatheringConsumer | None = None
     """What receives this worker's tasks, once it has started."""
+
+    @property
+    def Worker(self) -> type[CeleryWorker]:  # noqa: N802 - Celery's name
+        """The worker that `celery worker` and `fanout worker` start."""
+        kind: type[CeleryWorker] = self.subclass_with_self(FanoutWorker)
+        return kind
 
     def on_configure(self) -> None:
         """Configure the app; Celery calls this before it first reads its configuration."""
@@ -221,13 +250,16 @@ def _accept_jobs(sender: Any, **_: Any) -> None:
     worker().accept_jobs()
 
 
-def _release_jobs(**_: Any) -> None:
-    """Release the jobs on SIGTERM, before Celery waits for its tasks, which end within a second.
+def _release_jobs(sig: str, **_: Any) -> None:
+    """Release the jobs, before Celery waits for its tasks, which end within a second.
 
-    Mapping TERM to QUIT (REMAP_SIGTERM) would not help: Celery then sleeps before it sends this
-    signal.
+    Args:
+        sig: The name of the signal.
     """
     worker().release_jobs()
+    if sig == "SIGQUIT":
+        # At once: a draining worker that is asked only once would finish them.
+        worker().release_jobs()
 
 
 def _close(**_: Any) -> None:

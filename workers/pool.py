@@ -6,9 +6,8 @@ clients that belong to a loop can be shared. What Celery does around a task runs
 thread, too, in a greenlet that sleeps while the coroutine runs: a thread for each would take three
 times the memory, and the interpreter's lock from the loop.
 
-The pool also supports what Celery's thread pool does not: `revoke(terminate=True)`, which is
-Flower's Terminate button, cancels the coroutine of the task; and its size can be changed while it
-runs (`control pool_grow`, `--autoscale`).
+Its size can be changed while it runs (`control pool_grow`, `--autoscale`). It ends no task: a job
+is cancelled, and given back, through the ledger, which then knows whether it is to run again.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class _Steps:
 
 
 class PoolTask:
-    """One task in the pool; it can be terminated before and while its coroutine runs.
+    """One task in the pool.
 
     Args:
         loop: Runs its code and its coroutine.
@@ -115,22 +114,15 @@ class PoolTask:
         code: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]],
         report: Callable[..., Any] | None,
     ) -> None:
-        self.terminated = False
         self._loop = loop
         self._steps = steps
         self._code = code
         self._report = report
-        self._work: asyncio.Task[Any] | None = None
 
     def run(self) -> None:
         """Run the code, in a greenlet of its own on the loop."""
         target, args, kwargs = self._code
-        apply_target(target, args, kwargs, self._report_unless_terminated)
-
-    def _report_unless_terminated(self, outcome: Any) -> None:
-        # Celery has reported a terminated task as revoked; a second outcome would contradict it.
-        if self._report is not None and not self.terminated:
-            self._report(outcome)
+        apply_target(target, args, kwargs, self._report)
 
     def wait_for(self, work: Coroutine[Any, Any, Result], waiting: greenlet) -> Result:
         """Let the loop go on until a coroutine has ended, and return its result.
@@ -140,33 +132,19 @@ class PoolTask:
             waiting: The greenlet that runs the code.
 
         Raises:
-            Ignore: The task was terminated; Celery has reported that already.
+            Ignore: The loop has ended.
             Exception: Whatever the coroutine raises.
         """
-        if self.terminated:
-            work.close()
-            raise Ignore
         assert waiting.parent is not None  # noqa: S101 - it is that of the loop
         running = self._loop.create_task(work)
-        self._work = running
         running.add_done_callback(lambda _: self._steps.add(waiting.switch))
         waiting.parent.switch()
-        self._work = None
         try:
             return running.result()
         except asyncio.CancelledError:
             raise Ignore from None
         finally:
             del running  # an error's traceback has this frame
-
-    def terminate(self, signal: Any = None) -> None:  # noqa: ARG002 - Celery's signature
-        """Cancel the coroutine, or prevent that one is started; may be called in any thread."""
-        self.terminated = True
-        self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
 
 
 class _TaskGreenlet(greenlet):
@@ -178,13 +156,11 @@ class _TaskGreenlet(greenlet):
 def run_coroutine(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine for the Celery task that calls this, and return its result.
 
-    Terminating the task cancels it.
-
     Args:
         work: The coroutine.
 
     Raises:
-        Ignore: The task was terminated; Celery has reported that already.
+        Ignore: The loop has ended.
         Exception: Whatever the coroutine raises.
     """
     current = getcurrent()
@@ -197,8 +173,7 @@ def run_coroutine(work: Coroutine[Any, Any, Result]) -> Result:
 class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
     """Celery's pool, on the agents' loop.
 
-    Celery bounds the tasks that it sends here by the pool's size. One more arrives when a
-    terminated one has not ended yet, and waits for that.
+    Celery bounds the tasks that it sends here by the pool's size; more than that wait.
     """
 
     body_can_be_buffer = True
@@ -224,7 +199,7 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
         callback: Callable[..., Any] | None = None,
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
-    ) -> PoolTask:
+    ) -> None:
         """Run a task; the arguments are Celery's.
 
         Its number is passed to Celery instead of a process id. It is accepted in this thread: that
@@ -232,7 +207,7 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
         """
         number = next(self._numbers)
         code = target, args or (), kwargs or {}
-        task = self._tasks[number] = PoolTask(self._agents.loop, self._steps, code, callback)
+        self._tasks[number] = PoolTask(self._agents.loop, self._steps, code, callback)
         if accept_callback is not None:
             try:
                 accept_callback(number, time.monotonic())
@@ -240,18 +215,6 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
                 # Redis will deliver the message again; the ledger refuses a job that runs.
                 log.warning("message not acknowledged", error=type(error).__name__)
         self._agents.loop.call_soon_threadsafe(self._start_or_queue, number)
-        return task
-
-    def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Terminate a task.
-
-        Args:
-            pid: The task's number.
-            signal: Ignored.
-        """
-        task = self._tasks.get(pid)
-        if task is not None:
-            task.terminate(signal)
 
     def on_stop(self) -> None:
         """Wait for the tasks that run; blocks. Those that wait are dropped."""

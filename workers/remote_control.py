@@ -168,46 +168,46 @@ def add_consumer(state: Any, queue: str, **_: Any) -> str:
 
 
 @_command(variadic="task_id", signature="[job1 [job2 …]]")
-def revoke(state: Any, task_id: str | Sequence[str], terminate: bool = False, **_: Any) -> str:
+def revoke(_: Any, task_id: str | Sequence[str], terminate: bool = False, **__: Any) -> str:
     """Cancel jobs that wait; with terminate also those that run here."""
     ids = [task_id] if isinstance(task_id, str) else list(task_id)
-    return "; ".join(_revoke(state.consumer.pool, one, terminate=terminate) for one in ids)
+    return "; ".join(_revoke(one, terminate=terminate) for one in ids)
 
 
 @_command(variadic="task_id", args=[("signal", str)], signature="<signal> [job1 [job2 …]]")
-def terminate(state: Any, task_id: str | Sequence[str], **_: Any) -> str:
+def terminate(_: Any, task_id: str | Sequence[str], **__: Any) -> str:
     """Cancel jobs, whether they wait or run here."""
-    return revoke(state, task_id, terminate=True)
+    return revoke(None, task_id, terminate=True)
 
 
-def _revoke(pool: Any, message_id: str, *, terminate: bool) -> str:
-    """Cancel one job and return what became of it.
+def _revoke(message_id: str, *, terminate: bool) -> str:
+    """Cancel one job, as `fanout cancel` does, and return what became of it.
 
     Args:
-        pool: The worker's pool.
         message_id: The id of the job, or of one of its messages, as Flower shows it.
         terminate: Whether to cancel it if it runs here, too.
     """
     job_id = message_id.partition(".")[0]
-    here = [
-        request
-        for request in list(celery_state.active_requests)
-        if request.id.partition(".")[0] == job_id
-    ]
-    if here and terminate:
-        for request in here:
-            request.terminate(pool)
+    is_here = any(
+        request.id.partition(".")[0] == job_id for request in list(celery_state.active_requests)
+    )
+    before = worker().agents.run(_cancel(job_id, also_running=is_here and terminate))
+    if before is JobState.RUNNING and is_here and terminate:
         return f"{job_id}: terminated"
-    before = worker().agents.run(_cancel_unstarted(job_id))
     return OUTCOMES.get(before, f"{{job}}: it has ended ({before})").format(job=job_id)
 
 
-async def _cancel_unstarted(job_id: str) -> JobState | None:
-    """Cancel a job that no worker runs; return its state before, None if it does not exist."""
+async def _cancel(job_id: str, *, also_running: bool) -> JobState | None:
+    """Cancel a job that waits; return its state before, None if it does not exist.
+
+    Args:
+        job_id: The job.
+        also_running: Whether to cancel it if a worker runs it, too.
+    """
     try:
         state = (await worker().ledger.get(job_id)).state
-        if state in {JobState.QUEUED, JobState.WAITING}:
-            await worker().ledger.cancel(job_id)
+        if also_running or state in {JobState.QUEUED, JobState.WAITING}:
+            return await worker().ledger.cancel(job_id)
     except UnknownJob:
         return None
     return state

@@ -61,7 +61,7 @@ STOPPED_SECONDS = 20.0
 """After which a stopped process is killed: the leases of its jobs have lapsed."""
 
 _PR_SET_PDEATHSIG = 1
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _WAITED_FOR = {*_PASSED_ON, signal.SIGCHLD, signal.SIGALRM}
 _FINAL = (0, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NOT_ALLOWED)
 """Exit codes of a process that was asked to end, or that would end again in the same way."""

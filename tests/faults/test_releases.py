@@ -183,6 +183,10 @@ async def serving(release: Release, place: Installation) -> AsyncIterator[Server
         await stop(server)
 
 
+async def listed_jobs(release: Release, place: Installation) -> dict[str, Any]:
+    return {job["id"]: job for job in (await release.command(place, "ps"))["jobs"]}
+
+
 async def test_workers_first_then_servers_and_clients_and_back_under_load(
     place: Installation, client: JobClient, earlier: Release
 ) -> None:
@@ -268,10 +272,13 @@ async def test_back_to_the_release_before_without_the_worker_of_this_one_and_up_
     ids += await submit_by_command(last, place, "old command, old worker")
     await ended(client, ids, most_attempts=2)
     for release in (last, THIS_RELEASE):
-        listed = {job["id"]: job for job in (await release.command(place, "ps"))["jobs"]}
-        for job_id in without_worker:
-            assert "newer worker" in listed[job_id]["waiting_for"], release.name
-            assert listed[job_id]["attempt"] == 0
+        # Until the registration of the killed worker lapses, they wait for its slots.
+        listed = await eventually(
+            lambda: listed_jobs(release, place),  # noqa: B023 - called in this turn of the loop
+            lambda jobs: all("newer worker" in jobs[one]["waiting_for"] for one in without_worker),
+            120,
+        )
+        assert {listed[job_id]["attempt"] for job_id in without_worker} == {0}
 
     await start_worker(THIS_RELEASE, place, client, others=1)
     await stop(old)

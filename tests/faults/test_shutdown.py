@@ -1,4 +1,4 @@
-"""SIGTERM: jobs are requeued without losing an attempt, or finished first by a draining worker."""
+"""A worker is told to end: its jobs are requeued and lose no attempt, or finish with `--drain`."""
 
 from __future__ import annotations
 
@@ -104,9 +104,36 @@ async def test_a_worker_that_is_told_many_times_at_once_hands_its_jobs_over(
         assert [state async for state in _states(client, job_id)] == ["queued", "running", "queued"]
 
 
-def _tell(worker: WorkerProcess) -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param([signal.SIGQUIT], id="quit"),
+        pytest.param([signal.SIGINT, signal.SIGINT], id="interrupted-twice"),
+        pytest.param([signal.SIGHUP, signal.SIGHUP], id="terminal-closed"),
+        pytest.param([signal.SIGTERM, signal.SIGQUIT], id="quit-while-it-drains"),
+    ],
+)
+async def test_no_signal_that_ends_a_draining_worker_ends_its_jobs(
+    place: Installation, numbers: list[signal.Signals]
+) -> None:
+    """Celery's own answers to these cancel what runs, or wait for it without an end."""
+    told = place.start_worker(FANOUT_WORKER__DRAIN="true")
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("waits"))
+        await until_event(client, job_id, EventType.TOOL_CALL)
+        for number in numbers[:-1]:
+            _tell(told, number)
+            await _until_draining(client)
+        _tell(told, numbers[-1])
+        assert told.process is not None
+        assert await asyncio.to_thread(told.process.wait, 60) == 0
+        assert [state async for state in _states(client, job_id)] == ["queued", "running", "queued"]
+
+
+def _tell(worker: WorkerProcess, number: signal.Signals = signal.SIGTERM) -> None:
     assert worker.process is not None
-    worker.process.send_signal(signal.SIGTERM)
+    worker.process.send_signal(number)
 
 
 async def _until_draining(client: JobClient) -> None:

@@ -1,4 +1,4 @@
-"""The worker's pool: tasks that share one loop and can be terminated at any time."""
+"""The worker's pool: tasks that share one loop."""
 
 from __future__ import annotations
 
@@ -62,50 +62,6 @@ def test_all_tasks_share_one_thread_and_their_results_come_back(pool: TaskPool) 
 
     assert {number for number, *_ in celery.reported} == set(range(8))
     assert len({thread for _, *threads in celery.reported for thread in threads}) == 1
-
-
-def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
-    pool: TaskPool,
-) -> None:
-    celery = Celery()
-    begun, cancelled = threading.Event(), threading.Event()
-
-    async def long() -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    celery.apply(pool, lambda: run_coroutine(long()))
-    assert begun.wait(60)
-    pool.terminate_job(celery.accepted[0])
-
-    assert cancelled.wait(5)
-    eventually_in_thread(lambda: not pool._tasks)
-    assert celery.reported == []
-
-
-def test_a_task_terminated_while_it_waits_for_a_slot_runs_nothing(pool: TaskPool) -> None:
-    celery = Celery()
-    ran: list[str] = []
-    release = threading.Event()
-
-    async def work() -> None:
-        ran.append("work")
-
-    for _ in range(4):
-        celery.apply(pool, lambda: run_coroutine(_until(release)))
-    eventually_in_thread(lambda: len(celery.accepted) == 4)
-    queued = celery.apply(pool, lambda: run_coroutine(work()))
-    queued.terminate()
-    release.set()
-
-    eventually_in_thread(lambda: not pool._tasks)
-    assert len(celery.accepted) == 5  # Celery frees the slot of what was accepted
-    assert ran == []
-    assert len(celery.reported) == 4
 
 
 def test_no_more_tasks_run_at_once_than_the_pool_has_slots(pool: TaskPool) -> None:
@@ -222,19 +178,6 @@ def test_a_coroutine_is_run_for_a_task_only() -> None:
 
     with pytest.raises(TypeError, match="Only a task"):
         run_coroutine(work())
-
-
-def test_terminating_an_unknown_number_ends_no_other_task(pool: TaskPool) -> None:
-    celery = Celery()
-    ended = threading.Event()
-
-    celery.apply(pool, lambda: run_coroutine(_until(ended)))
-    eventually_in_thread(lambda: celery.accepted)
-    pool.terminate_job(celery.accepted[0] + 1)
-    ended.set()
-
-    eventually_in_thread(lambda: celery.reported)
-    assert celery.reported == ["done"]
 
 
 async def _until(happened: threading.Event) -> str:

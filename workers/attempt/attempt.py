@@ -140,8 +140,8 @@ class Attempt:
     def acknowledge(self) -> JobFailure:
         """Return why the work was cancelled; from now on it is not cancelled again."""
         self._acknowledged = True
-        if self.stopped_by is None:  # Celery terminated the task
-            self.stopped_by = JobCancelled("Cancelled: its task was terminated.")
+        if self.stopped_by is None:  # a library has cancelled what was not its own
+            self.stopped_by = AgentFailed("The agent's run was cancelled, and not by fanout.")
             self.stopped_at = elapsed_clock()
         return self.stopped_by
 
