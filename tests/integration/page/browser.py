@@ -114,7 +114,7 @@ class Watched:
         context.add_init_script(WATCH)
         self.page: Page = context.new_page()
         self.page.set_default_timeout(30_000)
-        self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        self.page.on("pageerror", self._raised)
         self.page.on("request", self._requested)
         self.page.on("response", self._responded)
         self.page.on("requestfailed", self._failed)
@@ -130,7 +130,7 @@ class Watched:
         """Check that nothing has happened that should not."""
         assert self.page.evaluate("window.canary") == []
         assert self.page.evaluate("window.violations") == []
-        assert self.faults == []
+        assert not self.faults, self.faults
 
     def describe(self) -> str:
         """Return what the page shows, and what it has asked for and got."""
@@ -167,6 +167,10 @@ class Watched:
     def _failed(self, request: Request) -> None:
         self._unanswered.pop(request, None)
         self._note(f"{request.failure} {request.url}")
+
+    def _raised(self, error: PlaywrightError) -> None:
+        self._note(f"error: {error.stack or error}")
+        self.faults.append(f"error: {error}")
 
     def _said(self, kind: str, text: str) -> None:
         self._note(f"{kind}: {text}")
