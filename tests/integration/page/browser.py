@@ -79,6 +79,10 @@ CONTRAST = """() => {
   return poor;
 }"""
 
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+"""The browser gives its requests up when another test starts a container, which brings an interface
+with it. The page loads itself again then (`start.js`), and has to show what the test waits for."""
+
 
 def chromium() -> str | None:
     """The browser: CHROMIUM, or the one on the PATH."""
@@ -174,7 +178,7 @@ class Watched:
 
     def _said(self, kind: str, text: str) -> None:
         self._note(f"{kind}: {text}")
-        if kind in ("error", "warning"):
+        if kind in ("error", "warning") and NETWORK_CHANGED not in text:
             self.faults.append(f"console: {text}")
 
 
