@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from queue import Empty
 from typing import Any
 
@@ -180,7 +181,7 @@ class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
     consumer: GatheringConsumer | None = None
     """What receives this worker's tasks, once it has started."""
 
-    @property
+    @cached_property
     def Worker(self) -> type[CeleryWorker]:  # noqa: N802 - Celery's name
         """The worker that `celery worker` and `fanout worker` start."""
         kind: type[CeleryWorker] = self.subclass_with_self(FanoutWorker)

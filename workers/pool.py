@@ -97,60 +97,34 @@ class _Steps:
                 self._loop.call_soon(self._run_first)
 
 
-class PoolTask:
-    """One task in the pool.
+class _TaskGreenlet(greenlet):
+    """Runs what Celery does around one task.
 
     Args:
-        loop: Runs its code and its coroutine.
-        steps: Of the code, on the loop.
-        code: What Celery runs: a function, which calls `run_coroutine`, and its arguments.
-        report: Receives its outcome.
+        loop: Runs it, and its coroutine.
+        steps: Of all tasks, on the loop.
+        run: What Celery does, which calls `run_coroutine`.
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        steps: _Steps,
-        code: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]],
-        report: Callable[..., Any] | None,
+        self, loop: asyncio.AbstractEventLoop, steps: _Steps, run: Callable[[], None]
     ) -> None:
+        super().__init__(run)
         self._loop = loop
         self._steps = steps
-        self._code = code
-        self._report = report
 
-    def run(self) -> None:
-        """Run the code, in a greenlet of its own on the loop."""
-        target, args, kwargs = self._code
-        apply_target(target, args, kwargs, self._report)
-
-    def wait_for(self, work: Coroutine[Any, Any, Result], waiting: greenlet) -> Result:
-        """Let the loop go on until a coroutine has ended, and return its result.
-
-        Args:
-            work: The coroutine.
-            waiting: The greenlet that runs the code.
-
-        Raises:
-            Ignore: The loop has ended.
-            Exception: Whatever the coroutine raises.
-        """
-        assert waiting.parent is not None  # noqa: S101 - it is that of the loop
+    def wait_for(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Let the loop go on until a coroutine has ended, and return its result."""
+        assert self.parent is not None  # noqa: S101 - it is that of the loop
         running = self._loop.create_task(work)
-        running.add_done_callback(lambda _: self._steps.add(waiting.switch))
-        waiting.parent.switch()
+        running.add_done_callback(lambda _: self._steps.add(self.switch))
+        self.parent.switch()
         try:
             return running.result()
         except asyncio.CancelledError:
             raise Ignore from None
         finally:
             del running  # an error's traceback has this frame
-
-
-class _TaskGreenlet(greenlet):
-    def __init__(self, task: PoolTask, run: Callable[[], None]) -> None:
-        super().__init__(run)
-        self.task = task
 
 
 def run_coroutine(work: Coroutine[Any, Any, Result]) -> Result:
@@ -160,14 +134,14 @@ def run_coroutine(work: Coroutine[Any, Any, Result]) -> Result:
         work: The coroutine.
 
     Raises:
-        Ignore: The loop has ended.
+        Ignore: Something that it called has cancelled it; the lease of its job lapses.
         Exception: Whatever the coroutine raises.
     """
     current = getcurrent()
     if not isinstance(current, _TaskGreenlet):
         work.close()
         raise TypeError("Only a task of this pool can wait for a coroutine.")
-    return current.task.wait_for(work, current)
+    return current.wait_for(work)
 
 
 class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
@@ -183,11 +157,10 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
         super().__init__(*args, **kwargs)
         self._agents = agent_loop()
         self._numbers = itertools.count(1)
-        self._tasks: dict[int, PoolTask] = {}
         # The rest is used on the loop only.
         self._steps = _Steps(self._agents.loop)
         self._running = 0
-        self._waiting: deque[int] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -196,7 +169,8 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
         target: Callable[..., Any],
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
-        callback: Callable[..., Any] | None = None,
+        *,
+        callback: Callable[..., Any],
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> None:
@@ -206,15 +180,14 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
         is a call of Redis, which the loop must not wait for.
         """
         number = next(self._numbers)
-        code = target, args or (), kwargs or {}
-        self._tasks[number] = PoolTask(self._agents.loop, self._steps, code, callback)
+        run = partial(apply_target, target, args or (), kwargs or {}, callback)
         if accept_callback is not None:
             try:
                 accept_callback(number, time.monotonic())
             except Exception as error:  # noqa: BLE001 - Celery would end the worker
                 # Redis will deliver the message again; the ledger refuses a job that runs.
                 log.warning("message not acknowledged", error=type(error).__name__)
-        self._agents.loop.call_soon_threadsafe(self._start_or_queue, number)
+        self._agents.loop.call_soon_threadsafe(self._start_or_queue, run)
 
     def on_stop(self) -> None:
         """Wait for the tasks that run; blocks. Those that wait are dropped."""
@@ -248,32 +221,29 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self.limit = limit
         self._agents.loop.call_soon_threadsafe(self._start_waiting)
 
-    def _start_or_queue(self, number: int) -> None:
-        self._waiting.append(number)
+    def _start_or_queue(self, run: Callable[[], None]) -> None:
+        self._waiting.append(run)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
         while self._waiting and self._running < self.limit:
-            number = self._waiting.popleft()
+            run = self._waiting.popleft()
             self._running += 1
             self._idle.clear()
-            self._steps.add(partial(self._begin, number))
+            self._steps.add(partial(self._begin, run))
 
-    def _begin(self, number: int) -> None:
-        task = self._tasks[number]
-        _TaskGreenlet(task, partial(self._run, number, task)).switch()
+    def _begin(self, run: Callable[[], None]) -> None:
+        _TaskGreenlet(self._agents.loop, self._steps, partial(self._run, run)).switch()
 
-    def _run(self, number: int, task: PoolTask) -> None:
+    def _run(self, run: Callable[[], None]) -> None:
         try:
-            task.run()
+            run()
         finally:
-            del self._tasks[number]
             self._running -= 1
             self._start_waiting()
             if not self._running:
                 self._idle.set()
 
     async def _end(self) -> None:
-        while self._waiting:
-            del self._tasks[self._waiting.popleft()]
+        self._waiting.clear()
         await self._idle.wait()

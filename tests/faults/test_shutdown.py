@@ -71,20 +71,6 @@ async def test_a_draining_worker_finishes_its_jobs_and_takes_no_more(place: Inst
         assert [state async for state in _states(client, later)] == ["queued"]
 
 
-async def test_a_draining_worker_that_is_asked_again_hands_its_jobs_over(
-    place: Installation,
-) -> None:
-    drained = place.start_worker(FANOUT_WORKER__DRAIN="true")
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("waits"))
-        await until_event(client, job_id, EventType.TOOL_CALL)
-        _tell(drained)
-        await _until_draining(client)
-        await asyncio.to_thread(drained.send, signal.SIGTERM)
-        assert [state async for state in _states(client, job_id)] == ["queued", "running", "queued"]
-
-
 @pytest.mark.slow
 async def test_a_worker_that_is_told_many_times_at_once_hands_its_jobs_over(
     place: Installation,
@@ -107,6 +93,7 @@ async def test_a_worker_that_is_told_many_times_at_once_hands_its_jobs_over(
 @pytest.mark.parametrize(
     "numbers",
     [
+        pytest.param([signal.SIGTERM, signal.SIGTERM], id="asked-again"),
         pytest.param([signal.SIGQUIT], id="quit"),
         pytest.param([signal.SIGINT, signal.SIGINT], id="interrupted-twice"),
         pytest.param([signal.SIGHUP, signal.SIGHUP], id="terminal-closed"),

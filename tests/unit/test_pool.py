@@ -98,7 +98,7 @@ def test_a_pool_that_stops_waits_for_what_runs_and_drops_what_waits(pool: TaskPo
     pool.on_stop()
 
     assert sorted(celery.reported) == [0, 1, 2, 3]
-    assert not pool._tasks
+    assert not pool._waiting
 
 
 def test_other_work_of_the_loop_goes_on_between_the_ends_of_tasks_that_end_together(
